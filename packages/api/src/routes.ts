@@ -1,0 +1,32 @@
+/** Paths of the REST API, so that client and daemon cannot disagree. */
+const e = encodeURIComponent;
+
+export const paths = {
+  health: () => '/healthz',
+  version: () => '/version',
+  metrics: () => '/metrics',
+  openapi: () => '/openapi.json',
+  daemon: () => '/v1/daemon',
+  host: () => '/v1/host',
+  templates: () => '/v1/templates',
+  template: (name: string) => `/v1/templates/${e(name)}`,
+  buildTemplate: () => '/v1/templates/build',
+  snapshots: () => '/v1/snapshots',
+  snapshot: (ref: string) => `/v1/snapshots/${e(ref)}`,
+  snapshotInfo: (ref: string) => `/v1/snapshots/${e(ref)}/info`,
+  snapshotVerify: (ref: string) => `/v1/snapshots/${e(ref)}/verify`,
+  sandboxes: () => '/v1/sandboxes',
+  sandbox: (id: string) => `/v1/sandboxes/${e(id)}`,
+  ping: (id: string) => `/v1/sandboxes/${e(id)}/ping`,
+  exec: (id: string) => `/v1/sandboxes/${e(id)}/exec`,
+  execStream: (id: string) => `/v1/sandboxes/${e(id)}/exec/stream`,
+  eval: (id: string) => `/v1/sandboxes/${e(id)}/eval`,
+  processes: (id: string) => `/v1/sandboxes/${e(id)}/processes`,
+  logs: (id: string) => `/v1/sandboxes/${e(id)}/logs`,
+  guestMetrics: (id: string) => `/v1/sandboxes/${e(id)}/metrics`,
+  files: (id: string) => `/v1/sandboxes/${e(id)}/files`,
+  fileStat: (id: string) => `/v1/sandboxes/${e(id)}/files/stat`,
+  fileList: (id: string) => `/v1/sandboxes/${e(id)}/files/list`,
+  fileMkdir: (id: string) => `/v1/sandboxes/${e(id)}/files/mkdir`,
+  fileRename: (id: string) => `/v1/sandboxes/${e(id)}/files/rename`,
+} as const;
