@@ -1,0 +1,26 @@
+/** Codes that the engine raises; each is a row of the API's error table. */
+export const engineErrorCodes = [
+  'invalid_argument',
+  'snapshot_not_found',
+  'snapshot_not_ready',
+  'snapshot_corrupt',
+  'snapshot_incompatible',
+  'sandbox_not_found',
+  'sandbox_exited',
+  'insufficient_memory',
+  'insufficient_disk',
+  'host_unfit',
+  'home_unusable',
+  'template_invalid',
+  'template_not_found',
+  'build_failed',
+  'build_cancelled',
+  'interpreter_not_found',
+  'guest_unreachable',
+  'vmm_failed',
+  'timeout',
+  'cancelled',
+  'unsupported',
+  'engine_error',
+] as const;
+export type ErrorCode = (typeof engineErrorCodes)[number];

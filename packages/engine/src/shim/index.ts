@@ -1,0 +1,2 @@
+/** The shim: parent of one VMM, from the host's side. */
+export type * from './types.js';

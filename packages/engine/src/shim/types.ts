@@ -1,0 +1,93 @@
+import type { GraftExtent } from '../memory/index.js';
+
+/** How a VMM is started. */
+export interface ShimSpec {
+  /** Absolute path of the run directory. It becomes the working directory of the VMM; it holds shim.sock, shim.json and vmm.log. */
+  dir: string;
+  /** The VMM's program (absolute) and arguments. `@fd:NAME@` in an argument becomes the number of a listening socket that the shim made. */
+  argv: readonly string[];
+  /** Unix sockets that the shim creates in `dir` (mode 0600), listens on, and hands to the VMM as descriptors. */
+  sockets: readonly string[];
+  /** The VMM runs as this user and group, where the shim may change it; without: as the shim. */
+  uid?: number;
+  gid?: number;
+  /** RLIMIT_NOFILE etc. stay; the VMM's environment is empty but for PATH and LC_ALL=C. */
+}
+
+/** How a VMM ended. `unknown`: its shim had died; never taken for success. */
+export type VmmExit =
+  | { kind: 'exited'; code: number; lastWords: string }
+  | { kind: 'signaled'; signal: string; lastWords: string }
+  | { kind: 'unknown'; lastWords: string };
+
+/** What the shim found it may do, proven on a throw-away child at its start. */
+export interface ShimAbilities {
+  /** Injection into a VMM with a seccomp filter works: grafts by mapping, live branches. */
+  injection: boolean;
+  /** Why not. */
+  reason?: string;
+  /** Whether it can drop the VMM to another user. */
+  changeUser: boolean;
+}
+
+/** Host addresses of guest RAM in a VMM, in guest order. */
+export interface RamRange {
+  /** First byte in guest RAM. */
+  guestOffset: bigint;
+  length: bigint;
+  /** Where it is mapped in the VMM. */
+  address: bigint;
+}
+
+export interface GraftRequest {
+  /** Guest RAM as mapped now; found by name in /proc/PID/maps, see `findRam`. */
+  ram: readonly RamRange[];
+  /** Absolute paths of the snapshot's files, base first; opened O_RDONLY by the shim. */
+  files: readonly { path: string; bytes: bigint }[];
+  extents: readonly GraftExtent[];
+}
+
+/** Sent to the VMM's second monitor if the daemon's connection closes or the deadline passes while it is armed. */
+export interface ResumeRecipe {
+  /** Name of a socket in the run directory. */
+  socket: string;
+  /** Bytes sent one after another; before each the shim waits for a line of the VMM (QMP greeting, then answers). */
+  lines: readonly string[];
+  deadlineMs: number;
+}
+
+/** The parent of one VMM, reached over its control socket. */
+export interface Shim {
+  readonly pid: number;
+  /** Field 22 of /proc/PID/stat. */
+  readonly startTime: bigint;
+  readonly vmmPid: number;
+  readonly vmmStartTime: bigint;
+  readonly abilities: ShimAbilities;
+  /** Resolves when the VMM has ended. */
+  readonly exited: Promise<VmmExit>;
+  /** Ranges of the mapping whose name contains `name` (memfd or file path) in the VMM. */
+  findRam(name: string): Promise<RamRange[]>;
+  /** Maps and copies snapshot memory into the paused VMM, then verifies /proc/PID/maps. Returns milliseconds. */
+  graft(request: GraftRequest, signal?: AbortSignal): Promise<number>;
+  armResume(recipe: ResumeRecipe): Promise<void>;
+  /** False when the recipe had already been sent. */
+  disarmResume(): Promise<boolean>;
+  /** SIGKILLs the VMM and waits for its end. */
+  kill(): Promise<VmmExit>;
+  /** The shim ends once its VMM has: removes its sockets. After this nothing of it is left but files in `dir`. */
+  end(): Promise<void>;
+  /** Leaves shim and VMM running, closes this connection. */
+  detach(): void;
+}
+
+export interface StartShimOptions {
+  /** Path of the shim's binary. */
+  binary: string;
+  signal?: AbortSignal;
+  /** Default 10000. */
+  timeoutMs?: number;
+}
+// startShim(spec, options): Promise<Shim>           starts shim and VMM; the shim is in a session of its own (setsid) and survives the caller.
+// adoptShim(dir, options): Promise<Shim>            connects to a shim that runs; starts a new one where it died and its VMM lives (from shim.json).
+//                                                   EngineError sandbox_exited when both are gone.

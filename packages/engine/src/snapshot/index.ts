@@ -1,0 +1,2 @@
+/** Snapshots on disk. */
+export { MANIFEST_FORMAT, MachinePin, Manifest } from './manifest.js';

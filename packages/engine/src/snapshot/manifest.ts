@@ -1,0 +1,72 @@
+import Type, { type Static } from 'typebox';
+
+/** Manifest format. A reader refuses another. */
+export const MANIFEST_FORMAT = 1;
+
+const Sha256 = Type.String({ pattern: '^[0-9a-f]{64}$' });
+const closed = { additionalProperties: false };
+
+const FileEntry = Type.Object(
+  {
+    /** Name in the snapshot's directory. */
+    name: Type.String({ pattern: '^[a-z][a-z0-9.-]{0,63}$' }),
+    bytes: Type.Integer({ minimum: 0 }),
+    /** SHA-256 of each 4 MiB chunk; a chunk that is all hole is the empty string. */
+    chunks: Type.Array(Type.Union([Sha256, Type.Literal('')])),
+  },
+  closed,
+);
+
+/** What runs a snapshot. A host that differs refuses it (design, section 7). */
+export const MachinePin = Type.Object(
+  {
+    engine: Type.Union([Type.Literal('qemu'), Type.Literal('firecracker')]),
+    engineVersion: Type.String(),
+    engineSha256: Sha256,
+    /** Firmware files that the engine loads, by name. */
+    firmware: Type.Record(Type.String(), Sha256),
+    machineType: Type.String(),
+    cpuModel: Type.String(),
+    /** Flags of the host's CPU that guest code may use; empty under tcg. */
+    cpuFlags: Type.Array(Type.String()),
+    accelerator: Type.Union([Type.Literal('kvm'), Type.Literal('tcg')]),
+    kernel: Type.String(),
+    kernelSha256: Sha256,
+    agentProtocol: Type.Integer(),
+    /** Rate at which the guest's TSC ticked, kHz. */
+    tscKhz: Type.Number(),
+  },
+  closed,
+);
+export type MachinePin = Static<typeof MachinePin>;
+
+export const Manifest = Type.Object(
+  {
+    format: Type.Literal(MANIFEST_FORMAT),
+    id: Type.String({ pattern: '^sn-[0-9a-hjkmnp-tv-z]{16}$' }),
+    /** Milliseconds since 1970. */
+    createdAt: Type.Integer(),
+    template: Type.Object(
+      {
+        name: Type.String(),
+        /** Of everything that the build depends on; the same digest means the same snapshot. */
+        digest: Sha256,
+        interpreters: Type.Array(Type.Object({ name: Type.String(), handle: Type.Integer() }, closed)),
+        user: Type.String(),
+        env: Type.Record(Type.String(), Type.String()),
+        prime: Type.Array(Type.Object({ interpreter: Type.String(), code: Type.String() }, closed)),
+      },
+      closed,
+    ),
+    machine: MachinePin,
+    memoryBytes: Type.Integer({ minimum: 1 }),
+    vcpus: Type.Integer({ minimum: 1 }),
+    diskBytes: Type.Integer({ minimum: 0 }),
+    /** Read-only image under cache/images, by content; empty for none. */
+    image: Type.Object({ name: Type.String(), sha256: Sha256, bytes: Type.Integer() }, closed),
+    files: Type.Object({ memory: FileEntry, state: FileEntry, disk: FileEntry }, closed),
+    build: Type.Object({ ms: Type.Number(), bootMs: Type.Number(), warmMs: Type.Number() }, closed),
+  },
+  closed,
+);
+export type Manifest = Static<typeof Manifest>;

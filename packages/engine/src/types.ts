@@ -1,0 +1,166 @@
+/** What users of the engine see: the daemon is written against these. */
+import type { AgentSession, Interpreter } from './agent/index.js';
+import type { VmmExit } from './shim/index.js';
+import type { Manifest } from './snapshot/manifest.js';
+
+export const accelerators = ['kvm', 'tcg'] as const;
+export type Accelerator = (typeof accelerators)[number];
+export const engineNames = ['qemu', 'firecracker'] as const;
+export type EngineName = (typeof engineNames)[number];
+
+export type LogFunction = (
+  level: 'debug' | 'info' | 'warn' | 'error',
+  message: string,
+  facts?: Record<string, unknown>,
+) => void;
+
+export interface EngineOptions {
+  /** State directory, absolute. Made with mode 0700 when it does not exist. */
+  home: string;
+  /** Directory of the built native programs: `forkd-shim`, `forkd-agent`. */
+  nativeDir: string;
+  log?: LogFunction;
+}
+
+/** A running sandbox. */
+export interface Machine {
+  readonly id: string;
+  readonly snapshotId: string;
+  readonly vmmPid: number;
+  readonly manifest: Manifest;
+  readonly generation: string;
+  readonly hostname: string;
+  /** Milliseconds of each phase of its fork; zeros once adopted. */
+  readonly timings: ForkTimings;
+  /** Resolves when its VMM has ended, however. */
+  readonly exited: Promise<VmmExit>;
+  /** The session with its agent; opened at the first call, opened anew when it was lost. */
+  session(signal?: AbortSignal): Promise<AgentSession>;
+  /** A warm interpreter by name; default the template's first. EngineError interpreter_not_found. */
+  interpreter(name?: string, signal?: AbortSignal): Promise<Interpreter>;
+  pause(signal?: AbortSignal): Promise<void>;
+  resume(signal?: AbortSignal): Promise<void>;
+  /** End of console and of the VMM's stderr, at most 64 KiB each. */
+  logs(): Promise<{ console: string; vmm: string }>;
+  /** Private memory of VMM and shim, bytes (pagemap bits for guest RAM; see design section 3). */
+  memoryBytes(): Promise<number>;
+  /** Kills the VMM, ends the shim, removes the run directory. May be called twice. */
+  destroy(): Promise<void>;
+  /** Lets go of it: the sandbox runs on, to be adopted later. */
+  detach(): Promise<void>;
+}
+
+export interface ForkTimings {
+  spawnMs: number;
+  graftMs: number;
+  loadMs: number;
+  helloMs: number;
+  totalMs: number;
+}
+
+export interface ForkChild {
+  /** sb-..., made by the caller (so that it can journal it first). */
+  id: string;
+  hostname: string;
+  env: Record<string, string>;
+  /** JSON text, readable in the guest. */
+  metadata: string;
+}
+
+export interface ForkRequest {
+  snapshotId: string;
+  children: readonly ForkChild[];
+  signal?: AbortSignal;
+  /** Called as soon as each child runs or has failed. */
+  onChild?: (result: ForkResult) => void;
+}
+
+export type ForkResult =
+  | { ok: true; id: string; machine: Machine }
+  | { ok: false; id: string; error: unknown };
+
+export type BuildProgress =
+  | {
+      type: 'step';
+      step: string;
+      title: string;
+      state: 'running' | 'cached' | 'done' | 'failed';
+      detail?: string;
+      ms?: number;
+    }
+  | { type: 'log'; step: string; text: string };
+
+export interface BuildOptions {
+  /** Name of the template, for messages and the log's name. */
+  name: string;
+  /** YAML text, as of a template file. */
+  yaml: string;
+  /** Where relative paths of `files` start: absolute. */
+  dir?: string;
+  noCache?: boolean;
+  signal?: AbortSignal;
+  onProgress?: (event: BuildProgress) => void;
+}
+
+export interface BuildResult {
+  snapshotId: string;
+  manifest: Manifest;
+  /** Nothing had changed: the snapshot that existed (given as `current`) was kept. */
+  cached: boolean;
+  ms: number;
+  logFile: string;
+}
+
+/** One prerequisite of the host, for doctor. */
+export interface HostCheck {
+  name: string;
+  state: 'pass' | 'warn' | 'fail';
+  /** What was found. */
+  found: string;
+  /** The command or step that mends it; absent when it passes. */
+  remedy?: string;
+}
+
+export interface SnapshotSizes {
+  memoryLogical: number;
+  memoryPhysical: number;
+  state: number;
+  diskPhysical: number;
+  image: number;
+}
+
+export interface Engine extends AsyncDisposable {
+  readonly home: string;
+  /** Every prerequisite, checked now. `prove`: also boots the guest on kvm where /dev/kvm opens and no verdict is remembered. */
+  checkHost(options?: { prove?: boolean; signal?: AbortSignal }): Promise<HostCheck[]>;
+  /** Engine and accelerator that a build would use now, and why. */
+  choice(signal?: AbortSignal): Promise<{ engine: EngineName; accelerator: Accelerator; reason: string }>;
+  /** Reads and checks a template; EngineError template_invalid names field and line. Returns it with defaults filled in. */
+  parseTemplate(yaml: string, name: string): Promise<unknown>;
+  /** `current`: the snapshot that the tag points to now, kept when nothing has changed. */
+  buildTemplate(options: BuildOptions & { current?: string }): Promise<BuildResult>;
+  /** Ids of the snapshots on disk. */
+  listSnapshots(): Promise<string[]>;
+  /** EngineError snapshot_not_found, snapshot_corrupt. */
+  readManifest(snapshotId: string): Promise<Manifest>;
+  snapshotDirectory(snapshotId: string): string;
+  snapshotSizes(snapshotId: string): Promise<SnapshotSizes>;
+  /** Why this host cannot run it; null when it can. */
+  incompatibility(manifest: Manifest): Promise<string | null>;
+  /** Reads every byte against its hash. */
+  verifySnapshot(
+    snapshotId: string,
+    signal?: AbortSignal,
+  ): Promise<{ problems: string[]; bytesRead: number }>;
+  removeSnapshot(snapshotId: string): Promise<void>;
+  /** EngineError before anything has started when none can (memory, compatibility); else a result per child. */
+  fork(request: ForkRequest): Promise<ForkResult[]>;
+  /** Run directories on disk, by sandbox id. */
+  listRunDirectories(): Promise<string[]>;
+  /** Takes over a sandbox that runs. EngineError sandbox_exited when its VMM is gone (run directory kept), details.exit a VmmExit. */
+  adopt(sandboxId: string): Promise<Machine>;
+  /** Removes what is left of a sandbox whose VMM is gone or must go: kills by identity, ends its shim, removes the directory. */
+  sweep(sandboxId: string): Promise<void>;
+  /** Removes half-made snapshots, images and builds of earlier lives. Returns their names. */
+  sweepLeftovers(): Promise<string[]>;
+}
