@@ -1,0 +1,70 @@
+import { defineConfig } from 'vitest/config';
+
+const support = 'test/support/global-setup.ts';
+/** Tests over microVMs: each boots or forks machines, so few of them run at once. */
+const overMachines = {
+  testTimeout: 60_000,
+  hookTimeout: 60_000,
+  teardownTimeout: 60_000,
+  maxWorkers: 2,
+  globalSetup: [support],
+};
+
+export default defineConfig({
+  test: {
+    projects: [
+      {
+        test: {
+          name: 'unit',
+          include: ['packages/*/src/**/*.test.ts', 'scripts/**/*.test.ts'],
+          testTimeout: 20_000,
+          sequence: { groupOrder: 0 },
+        },
+      },
+      {
+        test: {
+          name: 'vm',
+          include: ['test/**/*.test.ts'],
+          exclude: ['test/{faults,fuzz,parity,soak,leftovers}/**'],
+          ...overMachines,
+          sequence: { groupOrder: 1 },
+        },
+      },
+      {
+        // After all others: what they left behind.
+        test: {
+          name: 'leftovers',
+          include: ['test/leftovers/**/*.test.ts'],
+          ...overMachines,
+          globalSetup: [],
+          maxWorkers: 1,
+          sequence: { groupOrder: 2 },
+        },
+      },
+      {
+        test: {
+          name: 'parity',
+          include: ['test/parity/**/*.test.ts'],
+          ...overMachines,
+          sequence: { groupOrder: 3 },
+        },
+      },
+      {
+        test: {
+          name: 'faults',
+          include: ['test/faults/**/*.test.ts'],
+          ...overMachines,
+          sequence: { groupOrder: 4 },
+        },
+      },
+      {
+        test: {
+          name: 'fuzz',
+          include: ['test/fuzz/**/*.test.ts'],
+          testTimeout: 300_000,
+          sequence: { groupOrder: 5 },
+        },
+      },
+    ],
+  },
+});
