@@ -51,7 +51,15 @@ export function bootArgv(binary: string, shape: MachineShape, boot: BootArgs): s
     ...['-kernel', boot.kernel, '-initrd', boot.initrd, '-append', append],
     ...['-chardev', `file,id=console,path=${vmmFiles.console}`],
     ...['-no-reboot'],
-    ...disks({ driver: 'raw', 'node-name': 'disk', file: fileNode(vmmFiles.disk, false) }, 'disk'),
+    ...disks(
+      {
+        driver: 'raw',
+        'node-name': 'disk',
+        cache: { 'no-flush': true },
+        file: fileNode(vmmFiles.disk, false),
+      },
+      'disk',
+    ),
   ];
 }
 
@@ -61,7 +69,7 @@ export function childArgv(binary: string, shape: MachineShape): string[] {
     driver: 'qcow2',
     'node-name': 'overlay',
     cache: { 'no-flush': true },
-    file: fileNode(vmmFiles.overlay, false),
+    file: { ...fileNode(vmmFiles.overlay, false), 'node-name': 'overlay-file' },
     backing: null,
   };
   return [
