@@ -1,0 +1,3 @@
+/* `forkd-shim --tsc`. */
+#pragma once
+int tsc_main(void);
