@@ -1,0 +1,45 @@
+/* Made from packages/wire/src/shim.ts. Do not edit. */
+#pragma once
+
+#define SHIM_VERSION 1
+#define SHIM_HEADER_SIZE 16
+#define SHIM_MAX_PAYLOAD 2097152
+#define SHIM_REPLY 128
+
+enum {
+  SF_START = 1,
+  SF_ADOPT = 2,
+  SF_HELLO = 3,
+  SF_FIND_RAM = 4,
+  SF_GRAFT = 5,
+  SF_ARM = 6,
+  SF_DISARM = 7,
+  SF_KILL = 8,
+  SF_END = 9,
+  SF_EXITED = 10,
+};
+
+enum {
+  START_USER = 1,
+  START_ABILITIES = 2,
+  START_MAPS_ALLOWED = 4,
+};
+
+enum {
+  CAN_INJECTION = 1,
+  CAN_CHANGE_USER = 2,
+  CAN_ATTACH = 4,
+};
+
+enum {
+  EXTENT_MAP = 0,
+  EXTENT_COPY = 1,
+  EXTENT_ZERO = 2,
+};
+
+enum {
+  EXIT_EXITED = 0,
+  EXIT_SIGNALED = 1,
+  EXIT_UNKNOWN = 2,
+};
+

@@ -1,0 +1,108 @@
+/**
+ * The conversation between the daemon and a shim, version 1: requests, their replies, and one event, over a unix stream socket.
+ *
+ * ```text
+ *   daemon                                       shim
+ *     | -- START id (how the VMM is started) ---> |   first connection only: descriptor 3 of `forkd-shim --start DIR`
+ *     | <------------- START|REPLY id (info) ---- |   the VMM has been executed
+ *     |                                           |
+ *     | -- HELLO id ----------------------------> |   later connections, through shim.sock
+ *     | <------------- HELLO|REPLY id (info) ---- |   followed by EXITED when the VMM had ended before
+ *     | -- GRAFT id (ram, files, extents) ------> |
+ *     | <----- GRAFT|REPLY id (microseconds) ---- |
+ *     | <------------------- EXITED 0 (how) ----- |   once, when the VMM ends
+ *     | -- END id ------------------------------> |
+ *     | <------------------------ END|REPLY id -- |   the shim ends as soon as its VMM has; then the connection closes
+ * ```
+ *
+ * Every frame is a header of 16 bytes and a payload. Numbers are little endian, `str` is length:u32 and bytes, nothing is padded.
+ *
+ * ```text
+ *   header    'f' 's' version:u8 type:u8 id:u32 length:u32 status:u32      length of the payload; status 0, or an errno in a reply
+ *   failure   (status not 0) message:str
+ *   info      pid:u32 vmmPid:u32 startTime:u64 vmmStartTime:u64 abilities:u32 ended:u32 reason:str
+ *   START     flags:u32 uid:u32 gid:u32 abilities:u32 reason:str argc:u32 sockets:u32, then argc x str, sockets x str   -> info
+ *   ADOPT     flags:u32 vmmPid:u32 vmmStartTime:u64 abilities:u32 reason:str sockets:u32, then sockets x str            -> info
+ *   HELLO     (empty)                                                                                                   -> info
+ *   FIND_RAM  name:str                            -> count:u32, then count x (guestOffset:u64 length:u64 address:u64)
+ *   GRAFT     ram:u32 files:u32 extents:u32 timeoutMs:u32, then ram x (guestOffset:u64 length:u64 address:u64),
+ *             extents x (kind:u32 file:u32 fileOffset:u64 guestOffset:u64 length:u64), files x (bytes:u64 path:str)
+ *                                                 -> microseconds:u32 mapped:u32 (0: injection was not possible, all was copied)
+ *   ARM       deadlineMs:u32 lines:u32 socket:str, then lines x str      -> (empty)
+ *   DISARM    (empty)                             -> unsent:u32 (0: the recipe had been sent, or there was none)
+ *   KILL      (empty)                             -> (empty); EXITED follows
+ *   END       (empty)                             -> (empty)
+ *   EXITED    kind:u32 value:u32 lastWords:str    value: exit code or signal number
+ * ```
+ *
+ * Replies come in the order of their requests. A frame with another version, or a payload over {@link SHIM_MAX_PAYLOAD}, ends the connection.
+ */
+export const SHIM_PROTOCOL_VERSION = 1;
+
+export const SHIM_HEADER_SIZE = 16;
+/** Largest payload, bytes: a graft of 60,000 extents. */
+export const SHIM_MAX_PAYLOAD = 2 * 1024 * 1024;
+/** Set in the type of a reply. */
+export const SHIM_REPLY = 0x80;
+
+export const shimFrames = {
+  START: 1,
+  ADOPT: 2,
+  HELLO: 3,
+  FIND_RAM: 4,
+  GRAFT: 5,
+  ARM: 6,
+  DISARM: 7,
+  KILL: 8,
+  END: 9,
+  EXITED: 10,
+} as const;
+
+/** Bits of `flags` in START and ADOPT. */
+export const shimStartFlags = {
+  /** uid and gid are given. */
+  USER: 1,
+  /** abilities and reason are given; the shim does not try them again. */
+  ABILITIES: 2,
+  /** The VMM's own filter lets socketpair, recvmsg, mmap, madvise, munmap and close pass. */
+  MAPS_ALLOWED: 4,
+} as const;
+
+/** Bits of `abilities`. */
+export const shimAbilityBits = {
+  /** Injection works though a filter would kill the VMM for it. */
+  INJECTION: 1,
+  CHANGE_USER: 2,
+  /** Injection works where the VMM's own filter lets a call pass. */
+  ATTACH: 4,
+} as const;
+
+export const shimExtentKinds = { map: 0, copy: 1, zero: 2 } as const;
+
+export const shimExitKinds = { exited: 0, signaled: 1, unknown: 2 } as const;
+
+/**
+ * The shim protocol's numbers as a C header.
+ *
+ * @returns the text of `native/shim/protocol.gen.h`
+ */
+export function shimHeader(): string {
+  const lines = ['/* Made from packages/wire/src/shim.ts. Do not edit. */', '#pragma once', ''];
+  lines.push(`#define SHIM_VERSION ${SHIM_PROTOCOL_VERSION}`);
+  lines.push(`#define SHIM_HEADER_SIZE ${SHIM_HEADER_SIZE}`);
+  lines.push(`#define SHIM_MAX_PAYLOAD ${SHIM_MAX_PAYLOAD}`);
+  lines.push(`#define SHIM_REPLY ${SHIM_REPLY}`, '');
+  enumeration('SF', shimFrames);
+  enumeration('START', shimStartFlags);
+  enumeration('CAN', shimAbilityBits);
+  enumeration('EXTENT', shimExtentKinds);
+  enumeration('EXIT', shimExitKinds);
+  return `${lines.join('\n')}\n`;
+
+  function enumeration(prefix: string, values: Readonly<Record<string, number>>): void {
+    lines.push('enum {');
+    for (const [name, value] of Object.entries(values))
+      lines.push(`  ${prefix}_${name.toUpperCase()} = ${value},`);
+    lines.push('};', '');
+  }
+}
