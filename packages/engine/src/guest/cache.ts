@@ -1,0 +1,90 @@
+/** Files of the state directory's cache: made under a temporary name, renamed when whole, verified cheaply at each use. */
+import { createHash, randomBytes } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+
+/** What a half-made thing is called; anything of this name that is found at start is left over from a run that died. */
+export const TEMPORARY_PREFIX = '.tmp-';
+
+/** A directory for half-made things beside their final place, removed when disposed of. */
+export interface Scratch extends AsyncDisposable {
+  readonly dir: string;
+}
+
+/** Makes `parent` (0700) and a scratch directory in it. */
+export async function scratchIn(parent: string): Promise<Scratch> {
+  await mkdir(parent, { recursive: true, mode: 0o700 });
+  const dir = join(parent, `${TEMPORARY_PREFIX}${process.pid}-${randomBytes(6).toString('hex')}`);
+  await mkdir(dir, { mode: 0o700 });
+  return { dir, [Symbol.asyncDispose]: () => rm(dir, { recursive: true, force: true }) };
+}
+
+/** Flushes a file, moves it to its final name, and flushes the directory that now holds it. */
+export async function publish(from: string, parent: string, name: string): Promise<string> {
+  await syncPath(from);
+  const to = join(parent, name);
+  await rename(from, to);
+  await syncPath(parent);
+  return to;
+}
+
+/** fsync of a file or directory. */
+export async function syncPath(path: string): Promise<void> {
+  await using handle = await open(path, 'r');
+  await handle.sync();
+}
+
+/** SHA-256 of a file, hex. */
+export async function sha256File(path: string, signal?: AbortSignal): Promise<string> {
+  const hash = createHash('sha256');
+  await pipeline(createReadStream(path, { highWaterMark: 1 << 20 }), hash, ...(signal ? [{ signal }] : []));
+  return hash.digest('hex');
+}
+
+/** SHA-256 of bytes or text, hex. */
+export function sha256(data: Buffer | string): string {
+  return createHash('sha256').update(data).digest('hex');
+}
+
+/** A file as it was when its hash was computed. */
+export interface Stamp {
+  bytes: number;
+  mtimeMs: number;
+  sha256: string;
+}
+
+export async function stampOf(path: string): Promise<Stamp> {
+  const info = await stat(path);
+  return { bytes: info.size, mtimeMs: info.mtimeMs, sha256: await sha256File(path) };
+}
+
+/**
+ * Whether a file is still what was stamped. Size and time of change decide; only where the time differs (a restored backup, a
+ * copied state directory) is it read and hashed.
+ */
+export async function matchesStamp(path: string, stamp: Stamp): Promise<boolean> {
+  const info = await stat(path).catch(() => null);
+  if (!info?.isFile() || info.size !== stamp.bytes) return false;
+  return info.mtimeMs === stamp.mtimeMs || (await sha256File(path)) === stamp.sha256;
+}
+
+/** Removes what dead processes left half-made in a directory. Returns the names. */
+export async function sweepScratch(parent: string): Promise<string[]> {
+  const names = (await readdir(parent).catch(() => [])).filter((name) => name.startsWith(TEMPORARY_PREFIX));
+  const dead = names.filter((name) => !isAlive(Number(name.slice(TEMPORARY_PREFIX.length).split('-')[0])));
+  await Promise.all(dead.map((name) => rm(join(parent, name), { recursive: true, force: true })));
+  return dead;
+}
+
+function isAlive(pid: number): boolean {
+  if (!Number.isSafeInteger(pid) || pid < 1) return false;
+  if (pid === process.pid) return true;
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
+}
