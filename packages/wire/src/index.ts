@@ -5,3 +5,4 @@
  */
 export * from './agent.js';
 export * from './c-header.js';
+export * from './shim.js';

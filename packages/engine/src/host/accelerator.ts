@@ -69,7 +69,7 @@ export async function chooseAccelerator(
 /** Why /dev/kvm cannot be opened; null when it can. */
 export function kvmDevice(): string | null {
   try {
-    closeSync(openSync('/dev/kvm', constants.O_RDWR | constants.O_CLOEXEC));
+    closeSync(openSync('/dev/kvm', constants.O_RDWR));
     return null;
   } catch (error) {
     return messageOf(error);

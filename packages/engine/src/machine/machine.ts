@@ -1,0 +1,183 @@
+import { join } from 'node:path';
+import { type AgentSession, type Interpreter, openAgentSession, openInterpreter } from '../agent/index.js';
+import { EngineError, messageOf } from '../errors.js';
+import { CONSOLE_BYTES, vmmFiles } from '../qemu/argv.js';
+import { describeExit, type QemuVmm } from '../qemu/vmm.js';
+import { readTail } from '../read-tail.js';
+import type { VmmExit } from '../shim/index.js';
+import type { Manifest } from '../snapshot/index.js';
+import type { ForkTimings, LogFunction, Machine } from '../types.js';
+import { connectUnix } from '../unix-socket.js';
+import { privateMemory } from './memory-use.js';
+import { removeRunDirectory } from './run-directory.js';
+
+export interface MachineParts {
+  id: string;
+  vmm: QemuVmm;
+  manifest: Manifest;
+  generation: string;
+  hostname: string;
+  timings: ForkTimings;
+  log: LogFunction;
+  /** A session that is open already. */
+  session?: AgentSession;
+}
+
+/** How long the agent of a running sandbox may take to answer a new connection, ms. */
+const SESSION_MS = 15_000;
+
+/** A sandbox on QEMU. */
+export class QemuMachine implements Machine {
+  readonly id: string;
+  readonly snapshotId: string;
+  readonly manifest: Manifest;
+  readonly generation: string;
+  readonly hostname: string;
+  readonly timings: ForkTimings;
+  readonly exited: Promise<VmmExit>;
+  readonly #vmm: QemuVmm;
+  readonly #log: LogFunction;
+  readonly #interpreters = new Map<string, Promise<Interpreter>>();
+  #session: Promise<AgentSession> | undefined;
+  #console = '';
+  #destroyed: Promise<void> | undefined;
+  #over = false;
+
+  constructor(parts: MachineParts) {
+    this.id = parts.id;
+    this.snapshotId = parts.manifest.id;
+    this.manifest = parts.manifest;
+    this.generation = parts.generation;
+    this.hostname = parts.hostname;
+    this.timings = parts.timings;
+    this.exited = parts.vmm.shim.exited;
+    this.#vmm = parts.vmm;
+    this.#log = parts.log;
+    if (parts.session) this.#keepSession(Promise.resolve(parts.session));
+    this.#followShutdown();
+  }
+
+  get vmmPid(): number {
+    return this.#vmm.shim.vmmPid;
+  }
+
+  async session(signal?: AbortSignal): Promise<AgentSession> {
+    signal?.throwIfAborted();
+    this.#session ??= this.#keepSession(
+      openAgentSession({
+        dial: (dialSignal) => connectUnix(join(this.#vmm.dir, vmmFiles.agent), dialSignal),
+        connectTimeoutMs: SESSION_MS,
+      }),
+    );
+    return await this.#orExited(this.#session);
+  }
+
+  async interpreter(name?: string, signal?: AbortSignal): Promise<Interpreter> {
+    const { interpreters } = this.manifest.template;
+    const wanted = name === undefined ? interpreters[0] : interpreters.find((entry) => entry.name === name);
+    if (!wanted) {
+      const there = interpreters.map((entry) => entry.name).join(', ') || 'none';
+      throw new EngineError(
+        'interpreter_not_found',
+        `sandbox ${this.id} has no ${name ?? 'warm'} interpreter; it has: ${there}`,
+        { remedy: 'Fork from a template that declares it under "interpreters", or use exec.' },
+      );
+    }
+    const known = this.#interpreters.get(wanted.name);
+    if (known) return await this.#orExited(known);
+    const opening = this.session(signal).then((session) => openInterpreter(session, wanted.handle));
+    this.#interpreters.set(wanted.name, opening);
+    opening.catch(() => this.#interpreters.delete(wanted.name));
+    return await this.#orExited(opening);
+  }
+
+  async pause(signal?: AbortSignal): Promise<void> {
+    await this.#vmm.stop(signal);
+  }
+
+  async resume(signal?: AbortSignal): Promise<void> {
+    await this.#vmm.cont(signal);
+  }
+
+  async logs(): Promise<{ console: string; vmm: string }> {
+    await this.#readConsole();
+    return { console: this.#console, vmm: await readTail(join(this.#vmm.dir, 'vmm.log')) };
+  }
+
+  async memoryBytes(): Promise<number> {
+    return await privateMemory(this.vmmPid, this.#vmm.shim.pid, `/snapshots/${this.snapshotId}/memory`);
+  }
+
+  destroy(): Promise<void> {
+    this.#destroyed ??= this.#destroy();
+    return this.#destroyed;
+  }
+
+  async #destroy(): Promise<void> {
+    this.#over = true;
+    await this.#closeSession();
+    await this.#vmm.destroy();
+    await removeRunDirectory(this.#vmm.dir);
+  }
+
+  async detach(): Promise<void> {
+    this.#over = true;
+    await this.#closeSession();
+    this.#vmm.qmp.close();
+    this.#vmm.shim.detach();
+  }
+
+  async #closeSession(): Promise<void> {
+    const session = await this.#session?.catch(() => null); // One that did not open needs no closing.
+    await session?.close();
+  }
+
+  /** Remembers a session until it ends; then the next call opens another. */
+  #keepSession(opening: Promise<AgentSession>): Promise<AgentSession> {
+    const forget = (): void => {
+      if (this.#session !== opening) return;
+      this.#session = undefined;
+      this.#interpreters.clear();
+    };
+    this.#session = opening;
+    opening.then((session) => session.closed.then(forget), forget);
+    return opening;
+  }
+
+  /** Waits for `promise`; an end of the VMM says more than a broken connection. */
+  async #orExited<T>(promise: Promise<T>): Promise<T> {
+    const ended = this.exited.then((exit): never => {
+      throw new EngineError(
+        'sandbox_exited',
+        `sandbox ${this.id} has ended: its VMM ended ${describeExit(exit)}`,
+        {
+          remedy: `Remove it with "forkd rm ${this.id}" and fork another.`,
+          details: { exit },
+        },
+      );
+    });
+    ended.catch(() => {});
+    return await Promise.race([promise, ended]);
+  }
+
+  /** A guest that shuts itself down is kept stopped by QEMU until its last words have been read here. */
+  #followShutdown(): void {
+    const never = new AbortController().signal;
+    this.#vmm.qmp
+      .event((event) => event.event === 'SHUTDOWN', never)
+      .then(async () => {
+        await this.#readConsole();
+        await this.#vmm.shim.kill();
+      })
+      .catch((error: unknown) => {
+        if (!this.#over) this.#log('debug', `monitor of sandbox ${this.id} is gone: ${messageOf(error)}`);
+      });
+  }
+
+  async #readConsole(): Promise<void> {
+    const encoded = await this.#vmm.qmp
+      .run<string>('ringbuf-read', { device: 'console', size: CONSOLE_BYTES, format: 'base64' })
+      .catch(() => ''); // A VMM that has ended keeps what was read before.
+    this.#console = (this.#console + Buffer.from(encoded, 'base64').toString('utf8')).slice(-CONSOLE_BYTES);
+  }
+}
