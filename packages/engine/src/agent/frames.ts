@@ -184,9 +184,7 @@ export function encodeRequest(id: number, payload: Buffer): Buffer[] {
   let at = 0;
   do {
     const end = pieceEnd(payload, at, MAX_FRAME_PAYLOAD);
-    frames.push(
-      encodeFrame(frameTypes.REQ, end < payload.length ? 1 : 0, id, payload.subarray(at, end)),
-    );
+    frames.push(encodeFrame(frameTypes.REQ, end < payload.length ? 1 : 0, id, payload.subarray(at, end)));
     at = end;
   } while (at < payload.length);
   return frames;
