@@ -1,0 +1,226 @@
+/**
+ * What the daemon remembers: tags, snapshots and the journal of sandboxes. SQLite with a write-ahead log.
+ *
+ * Changes of sandboxes are not synced to disk: after a crash of the host no sandbox lives that they could be about. Moves of tags are.
+ */
+import type { ExitInfo, SandboxState } from '@forkd/api';
+import Database from 'libsql';
+import { ApiError } from '../errors.js';
+import { migrations } from './schema.js';
+
+/** The machine of a sandbox, as far as a listing shows it. */
+export interface MachineFacts {
+  engine: string;
+  accelerator: string;
+  memory_mib: number;
+  vcpus: number;
+}
+
+export interface SandboxRow {
+  id: string;
+  snapshotId: string;
+  snapshotRef: string;
+  state: SandboxState;
+  /** Milliseconds since 1970. */
+  createdAt: number;
+  hostname: string;
+  generation: string | null;
+  pid: number | null;
+  metadata: Record<string, string>;
+  machine: MachineFacts | null;
+  exit: ExitInfo | null;
+}
+
+/** How long changes of the log wait to be carried into the database file, which syncs: not while requests wait for it. */
+const checkpointMs = 30_000;
+
+export class Registry {
+  readonly #db: Database.Database;
+  readonly #put: Database.Statement;
+  readonly #delete: Database.Statement;
+  /** Latest state of the rows that are to be written in one transaction. */
+  readonly #dirty = new Map<string, SandboxRow | null>();
+  #flushing: NodeJS.Immediate | null = null;
+  #checkpoint: NodeJS.Timeout | null = null;
+  #open = true;
+
+  /** @throws ApiError home_unusable when the file is not a registry, or of a newer version. */
+  constructor(path: string) {
+    try {
+      this.#db = new Database(path, { timeout: 5000 });
+      this.#db.pragma('journal_mode = WAL');
+      this.#db.pragma('synchronous = NORMAL');
+      this.#db.pragma('wal_autocheckpoint = 0');
+    } catch (cause) {
+      throw unusable(path, cause instanceof Error ? cause.message : String(cause), cause);
+    }
+    this.#migrate(path);
+    this.#put = this.#db.prepare(
+      `INSERT OR REPLACE INTO sandboxes (id, snapshot_id, snapshot_ref, state, created_at, hostname, generation, pid, metadata, machine, exit)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+    );
+    this.#delete = this.#db.prepare('DELETE FROM sandboxes WHERE id = ?');
+  }
+
+  /** Writes rows before it returns: the journal of what is about to begin. */
+  journal(rows: readonly SandboxRow[]): void {
+    for (const row of rows) this.#dirty.set(row.id, row);
+    this.flush();
+  }
+
+  /** Writes a row soon, together with others. */
+  record(row: SandboxRow): void {
+    this.#dirty.set(row.id, row);
+    this.#flushing ??= setImmediate(() => this.flush());
+  }
+
+  /** Deletes a row soon. */
+  forget(id: string): void {
+    this.#dirty.set(id, null);
+    this.#flushing ??= setImmediate(() => this.flush());
+  }
+
+  /** Writes what waits, in one transaction. */
+  flush(): void {
+    if (this.#flushing !== null) clearImmediate(this.#flushing);
+    this.#flushing = null;
+    if (this.#dirty.size === 0 || !this.#open) return;
+    const rows = [...this.#dirty];
+    this.#db.transaction(() => {
+      for (const [id, row] of rows) {
+        if (row === null) this.#delete.run(id);
+        else this.#put.run(...columns(row));
+      }
+    })();
+    this.#dirty.clear();
+    this.#checkpoint ??= setTimeout(() => {
+      this.#checkpoint = null;
+      if (this.#open) this.#db.pragma('wal_checkpoint(PASSIVE)');
+    }, checkpointMs).unref();
+  }
+
+  sandboxes(): SandboxRow[] {
+    this.flush();
+    const rows = this.#db.prepare('SELECT * FROM sandboxes ORDER BY created_at, id').all() as RawRow[];
+    return rows.map(rowOf);
+  }
+
+  /** All tags and where they point. */
+  tags(): Map<string, string> {
+    const rows = this.#db.prepare('SELECT tag, snapshot_id FROM tags').all() as {
+      tag: string;
+      snapshot_id: string;
+    }[];
+    return new Map(rows.map((row) => [row.tag, row.snapshot_id]));
+  }
+
+  /** Makes a snapshot known and points a tag at it, at once and durably. */
+  moveTag(tag: string, snapshot: { id: string; template: string; createdAt: number }): void {
+    this.#durably(() => {
+      this.#db
+        .prepare(
+          `INSERT OR REPLACE INTO snapshots (id, template, status, created_at) VALUES (?, ?, 'ready', ?)`,
+        )
+        .run(snapshot.id, snapshot.template, snapshot.createdAt);
+      this.#db
+        .prepare('INSERT OR REPLACE INTO tags (tag, snapshot_id, moved_at) VALUES (?, ?, ?)')
+        .run(tag, snapshot.id, Date.now());
+    });
+  }
+
+  /** Forgets a snapshot and its tags, durably. */
+  dropSnapshot(id: string): void {
+    this.#durably(() => {
+      this.#db.prepare('DELETE FROM tags WHERE snapshot_id = ?').run(id);
+      this.#db.prepare('DELETE FROM snapshots WHERE id = ?').run(id);
+    });
+  }
+
+  close(): void {
+    if (!this.#open) return;
+    this.flush();
+    this.#open = false;
+    if (this.#checkpoint !== null) clearTimeout(this.#checkpoint);
+    this.#db.pragma('wal_checkpoint(TRUNCATE)');
+    this.#db.close();
+  }
+
+  #durably(change: () => void): void {
+    this.flush();
+    this.#db.pragma('synchronous = FULL');
+    try {
+      this.#db.transaction(change)();
+    } finally {
+      this.#db.pragma('synchronous = NORMAL');
+    }
+  }
+
+  #migrate(path: string): void {
+    let version: number;
+    try {
+      version = (this.#db.prepare('PRAGMA user_version').get() as { user_version: number }).user_version;
+    } catch (cause) {
+      throw unusable(path, cause instanceof Error ? cause.message : String(cause), cause);
+    }
+    if (version > migrations.length) {
+      throw unusable(
+        path,
+        `it is of version ${version}, made by a newer forkd; this one knows ${migrations.length}`,
+      );
+    }
+    for (let at = version; at < migrations.length; at++) {
+      this.#db.exec(`BEGIN IMMEDIATE; ${migrations[at] ?? ''} PRAGMA user_version = ${at + 1}; COMMIT;`);
+    }
+  }
+}
+
+function unusable(path: string, problem: string, cause?: unknown): ApiError {
+  return new ApiError('home_unusable', { path, problem }, { cause });
+}
+
+interface RawRow {
+  id: string;
+  snapshot_id: string;
+  snapshot_ref: string;
+  state: string;
+  created_at: number;
+  hostname: string;
+  generation: string | null;
+  pid: number | null;
+  metadata: string;
+  machine: string;
+  exit: string | null;
+}
+
+function columns(row: SandboxRow): unknown[] {
+  return [
+    row.id,
+    row.snapshotId,
+    row.snapshotRef,
+    row.state,
+    row.createdAt,
+    row.hostname,
+    row.generation,
+    row.pid,
+    JSON.stringify(row.metadata),
+    JSON.stringify(row.machine ?? {}),
+    row.exit === null ? null : JSON.stringify(row.exit),
+  ];
+}
+
+function rowOf(raw: RawRow): SandboxRow {
+  const machine = JSON.parse(raw.machine) as Partial<MachineFacts>;
+  return {
+    id: raw.id,
+    snapshotId: raw.snapshot_id,
+    snapshotRef: raw.snapshot_ref,
+    state: raw.state as SandboxState,
+    createdAt: raw.created_at,
+    hostname: raw.hostname,
+    generation: raw.generation,
+    pid: raw.pid,
+    metadata: JSON.parse(raw.metadata) as Record<string, string>,
+    machine: machine.engine === undefined ? null : (machine as MachineFacts),
+    exit: raw.exit === null ? null : (JSON.parse(raw.exit) as ExitInfo),
+  };
+}
