@@ -1,0 +1,427 @@
+/**
+ * Sandboxes of this daemon: what lives, what ended, and the journal of it.
+ *
+ * A row is journaled as `forking` before anything of a child exists and as `stopping` before anything of it goes, so that a daemon that
+ * starts again knows what to finish.
+ */
+import {
+  type ExitInfo,
+  type ForkFailure,
+  type ForkRequest,
+  maxChildren,
+  quoteValue,
+  type SandboxInfo,
+  type SandboxState,
+} from '@forkd/api';
+import { type Engine, EngineError, type Machine, messageOf, type VmmExit } from '@forkd/engine';
+import { ApiError, toApiError } from './errors.js';
+import { exitInfo } from './exit-info.js';
+import { newSandboxId } from './ids.js';
+import { type Interpreters, openInterpreters } from './interpreters.js';
+import type { Log } from './log.js';
+import type { MachineFacts, Registry, SandboxRow } from './registry/registry.js';
+
+/** A sandbox that this daemon knows. */
+interface Entry {
+  row: SandboxRow;
+  machine: Machine | null;
+  interpreters: Interpreters | null;
+  /** Set while it is being removed; later removals join. */
+  removal: Promise<void> | null;
+}
+
+export interface ForkReportEntry {
+  sandboxes: SandboxInfo[];
+  failures: ForkFailure[];
+}
+
+export interface SandboxesOptions {
+  engine: Engine;
+  registry: Registry;
+  log: Log;
+  /** Called whenever the number of live sandboxes may have changed. */
+  onChange?: (snapshotId: string) => void;
+  /** Called for each child, with seconds when it was started. */
+  onFork?: (outcome: 'ok' | 'failed', seconds: number) => void;
+}
+
+/** Sandboxes that are adopted at once when the daemon starts. */
+const adoptAtOnce = 16;
+
+export class Sandboxes {
+  readonly #options: SandboxesOptions;
+  readonly #entries = new Map<string, Entry>();
+
+  constructor(options: SandboxesOptions) {
+    this.#options = options;
+  }
+
+  /** Finishes what an earlier daemon began, and takes over what lives. */
+  async recover(): Promise<void> {
+    const { engine, registry, log } = this.#options;
+    const rows = registry.sandboxes();
+    const known = new Set(rows.map((row) => row.id));
+    const strays = (await engine.listRunDirectories()).filter((id) => !known.has(id));
+    const jobs = [
+      ...rows.map((row) => () => this.#recoverRow(row)),
+      ...strays.map((id) => async () => {
+        log.warn({ sandbox: id }, 'a run directory that no sandbox has: swept');
+        await engine.sweep(id);
+      }),
+    ];
+    const worker = async () => {
+      for (let job = jobs.shift(); job !== undefined; job = jobs.shift()) {
+        await job().catch((error: unknown) => log.error({ err: error }, 'recovering a sandbox failed'));
+      }
+    };
+    await Promise.all(Array.from({ length: adoptAtOnce }, worker));
+    registry.flush();
+  }
+
+  /**
+   * Starts children of a snapshot. Children that fail do not fail their siblings; when all fail, the error says why.
+   *
+   * @param signal The caller went away: children that run already are removed again.
+   */
+  async fork(snapshotId: string, request: ForkRequest, signal: AbortSignal): Promise<ForkReportEntry> {
+    const { engine, registry } = this.#options;
+    const n = request.n ?? 1;
+    if (!Number.isInteger(n) || n < 1 || n > maxChildren) {
+      throw new ApiError('invalid_argument', {
+        field: 'n',
+        problem: `${quoteValue(n)} is not in 1 to ${maxChildren}`,
+      });
+    }
+    const metadata = request.metadata ?? {};
+    const entries = Array.from({ length: n }, (_, index) =>
+      this.#newEntry(snapshotId, request, index, metadata),
+    );
+    registry.journal(entries.map((entry) => entry.row));
+    const index = new Map(entries.map((entry, at) => [entry.row.id, at]));
+    const failures: ForkFailure[] = [];
+    const settled = new Set<string>();
+    const settle = (id: string, result: { machine: Machine } | { error: unknown }) => {
+      const entry = this.#entries.get(id);
+      if (entry === undefined || settled.has(id)) return;
+      settled.add(id);
+      if ('machine' in result) {
+        this.#started(entry, result.machine);
+        return;
+      }
+      this.#drop(entry);
+      this.#options.onFork?.('failed', 0);
+      failures.push({ index: index.get(id) ?? 0, id, error: toApiError(result.error, { sandbox: id }).body });
+    };
+    try {
+      const results = await engine.fork({
+        snapshotId,
+        children: entries.map(({ row }) => ({
+          id: row.id,
+          hostname: row.hostname,
+          env: request.env ?? {},
+          metadata: JSON.stringify(metadata),
+        })),
+        signal,
+        onChild: (result) => settle(result.id, result),
+      });
+      for (const result of results) settle(result.id, result);
+    } catch (error) {
+      await this.#undo(entries, settled);
+      throw error;
+    }
+    if (signal.aborted) {
+      await this.#undo(entries, settled);
+      throw new ApiError('cancelled');
+    }
+    failures.sort((a, b) => a.index - b.index);
+    const sandboxes = entries.filter((entry) => entry.machine !== null).map((entry) => this.#info(entry));
+    const first = failures[0];
+    if (sandboxes.length === 0 && first !== undefined) {
+      throw new ApiError('fork_failed', { n, problem: first.error.error }, { details: { failures } });
+    }
+    return { sandboxes, failures };
+  }
+
+  /** All sandboxes, oldest first. */
+  list(): SandboxInfo[] {
+    return [...this.#entries.values()].map((entry) => this.#info(entry));
+  }
+
+  /** The same, with the memory of each that runs. */
+  async listWithMemory(): Promise<SandboxInfo[]> {
+    return Promise.all([...this.#entries.keys()].map((id) => this.info(id)));
+  }
+
+  /** One sandbox, with its memory when it runs. */
+  async info(id: string): Promise<SandboxInfo> {
+    const entry = this.#entry(id);
+    const info = this.#info(entry);
+    if (entry.row.state !== 'running' || entry.machine === null) return info;
+    // It may end while it is measured: then it is shown without.
+    const bytes = await entry.machine.memoryBytes().catch(() => undefined);
+    return bytes === undefined ? this.#info(entry) : { ...info, memory_bytes: bytes };
+  }
+
+  /** The machine of a sandbox that runs. @throws ApiError that says why it has none. */
+  async machine(id: string): Promise<Machine> {
+    const entry = this.#entry(id);
+    if (entry.row.state === 'unreachable') await this.#adopt(entry);
+    const { row, machine } = entry;
+    if (row.state === 'running' && machine !== null) return machine;
+    if (row.state === 'exited') {
+      throw new ApiError(
+        'sandbox_exited',
+        { value: id, reason: row.exit?.reason ?? 'unknown' },
+        { details: { exit: row.exit } },
+      );
+    }
+    if (row.state === 'unreachable') {
+      throw new ApiError('guest_unreachable', { sandbox: id, problem: 'its shim does not answer' });
+    }
+    throw new ApiError('sandbox_not_running', { value: id, state: row.state });
+  }
+
+  /** Warm interpreters of a sandbox that runs. */
+  async interpreters(id: string): Promise<Interpreters> {
+    const machine = await this.machine(id);
+    const entry = this.#entry(id);
+    entry.interpreters ??= openInterpreters(machine);
+    return entry.interpreters;
+  }
+
+  async logs(id: string): Promise<{ console: string; vmm: string }> {
+    const { machine, row } = this.#entry(id);
+    if (machine !== null) return machine.logs();
+    return { console: '', vmm: row.exit?.last_words ?? '' };
+  }
+
+  /** Ends a sandbox and removes all it had. A second call joins the first. */
+  async remove(id: string): Promise<void> {
+    const entry = this.#entry(id);
+    if (entry.row.state === 'forking') {
+      throw new ApiError('sandbox_not_running', { value: id, state: 'forking' });
+    }
+    entry.removal ??= this.#remove(entry).finally(() => {
+      entry.removal = null;
+    });
+    return entry.removal;
+  }
+
+  /** Ids of the sandboxes that keep a snapshot from being removed: all but those that have ended. */
+  dependents(snapshotId: string): string[] {
+    const live = [...this.#entries.values()].filter(({ row }) => row.state !== 'exited');
+    return live.filter(({ row }) => row.snapshotId === snapshotId).map(({ row }) => row.id);
+  }
+
+  /** Number of sandboxes by state. */
+  counts(): Record<SandboxState, number> {
+    const counts: Record<SandboxState, number> = {
+      forking: 0,
+      running: 0,
+      stopping: 0,
+      exited: 0,
+      unreachable: 0,
+    };
+    for (const { row } of this.#entries.values()) counts[row.state] += 1;
+    return counts;
+  }
+
+  /** Number of sandboxes that use the host. */
+  get live(): number {
+    let live = 0;
+    for (const { row } of this.#entries.values()) if (row.state !== 'exited') live += 1;
+    return live;
+  }
+
+  /** Lets go of all: they run on, to be adopted by the next daemon. */
+  async detach(): Promise<void> {
+    const entries = [...this.#entries.values()];
+    this.#entries.clear();
+    await Promise.allSettled(
+      entries.map(async (entry) => {
+        await entry.interpreters?.close();
+        await entry.machine?.detach();
+      }),
+    );
+  }
+
+  #newEntry(
+    snapshotId: string,
+    request: ForkRequest,
+    index: number,
+    metadata: Record<string, string>,
+  ): Entry {
+    const id = newSandboxId();
+    const row: SandboxRow = {
+      id,
+      snapshotId,
+      snapshotRef: request.snapshot_tag,
+      state: 'forking',
+      createdAt: Date.now(),
+      hostname: request.hostname_prefix === undefined ? id : `${request.hostname_prefix}-${index}`,
+      generation: null,
+      pid: null,
+      metadata,
+      machine: null,
+      exit: null,
+    };
+    const entry: Entry = { row, machine: null, interpreters: null, removal: null };
+    this.#entries.set(id, entry);
+    return entry;
+  }
+
+  #started(entry: Entry, machine: Machine): void {
+    this.#attach(entry, machine);
+    this.#options.onFork?.('ok', machine.timings.totalMs / 1000);
+  }
+
+  #attach(entry: Entry, machine: Machine): void {
+    entry.machine = machine;
+    entry.interpreters = null;
+    entry.row.state = 'running';
+    entry.row.pid = machine.vmmPid;
+    entry.row.generation = machine.generation;
+    entry.row.hostname = machine.hostname || entry.row.hostname;
+    entry.row.machine = factsOf(machine);
+    this.#options.registry.record(entry.row);
+    machine.exited.then(
+      (exit) => this.#exited(entry, exit),
+      (error: unknown) => this.#exited(entry, { kind: 'unknown', lastWords: messageOf(error) }),
+    );
+  }
+
+  #exited(entry: Entry, exit: VmmExit): void {
+    const { row } = entry;
+    // Whoever removes it, or has let go of it, knows already.
+    if (row.state === 'stopping' || this.#entries.get(row.id) !== entry) return;
+    entry.interpreters?.close().catch(() => undefined);
+    entry.interpreters = null;
+    row.state = 'exited';
+    row.pid = null;
+    row.exit = exitInfo(exit);
+    this.#options.log.warn({ sandbox: row.id, exit: row.exit }, 'a sandbox ended by itself');
+    this.#options.registry.record(row);
+    this.#options.onChange?.(row.snapshotId);
+  }
+
+  async #remove(entry: Entry): Promise<void> {
+    const { engine, registry } = this.#options;
+    const { row, machine } = entry;
+    row.state = 'stopping';
+    registry.journal([row]);
+    await entry.interpreters?.close().catch(() => undefined);
+    entry.interpreters = null;
+    try {
+      if (machine !== null) await machine.destroy();
+      else await engine.sweep(row.id);
+    } catch (error) {
+      // Its own way out failed; by identity it goes regardless of what state its parts are in.
+      this.#options.log.error({ sandbox: row.id, err: error }, 'destroying a sandbox failed, sweeping it');
+      await engine.sweep(row.id);
+    }
+    this.#drop(entry);
+  }
+
+  #drop(entry: Entry): void {
+    this.#entries.delete(entry.row.id);
+    this.#options.registry.forget(entry.row.id);
+    this.#options.onChange?.(entry.row.snapshotId);
+  }
+
+  /** Takes back a fork that failed as a whole or that nobody waits for. */
+  async #undo(entries: readonly Entry[], settled: ReadonlySet<string>): Promise<void> {
+    await Promise.allSettled(
+      entries.map(async (entry) => {
+        if (this.#entries.get(entry.row.id) !== entry) return;
+        if (settled.has(entry.row.id)) await this.remove(entry.row.id);
+        else this.#drop(entry);
+      }),
+    );
+  }
+
+  async #recoverRow(row: SandboxRow): Promise<void> {
+    const entry: Entry = { row, machine: null, interpreters: null, removal: null };
+    this.#entries.set(row.id, entry);
+    if (row.state === 'forking' || row.state === 'stopping') {
+      // Nobody ever got an answer with this id, or somebody wanted it gone.
+      await this.#options.engine.sweep(row.id);
+      this.#drop(entry);
+      return;
+    }
+    if (row.state !== 'exited') await this.#adopt(entry);
+  }
+
+  async #adopt(entry: Entry): Promise<void> {
+    const { engine, log, registry } = this.#options;
+    try {
+      this.#attach(entry, await engine.adopt(entry.row.id));
+    } catch (error) {
+      if (
+        error instanceof EngineError &&
+        (error.code === 'sandbox_exited' || error.code === 'sandbox_not_found')
+      ) {
+        const exit = (error.details?.exit ?? { kind: 'unknown', lastWords: '' }) as VmmExit;
+        this.#exited(entry, exit);
+        return;
+      }
+      log.warn({ sandbox: entry.row.id, err: error }, 'a sandbox cannot be reached');
+      entry.row.state = 'unreachable';
+      registry.record(entry.row);
+    }
+  }
+
+  #entry(id: string): Entry {
+    const entry = this.#entries.get(id);
+    if (entry === undefined) throw new ApiError('sandbox_not_found', { value: shown(id) });
+    return entry;
+  }
+
+  #info({ row, machine }: Entry): SandboxInfo {
+    const timings = machine?.timings;
+    return {
+      id: row.id,
+      snapshot_tag: row.snapshotRef,
+      snapshot_id: row.snapshotId,
+      state: row.state,
+      created_at_unix: Math.floor(row.createdAt / 1000),
+      pid: row.pid,
+      engine: row.machine?.engine ?? 'unknown',
+      accelerator: row.machine?.accelerator ?? 'unknown',
+      memory_mib: row.machine?.memory_mib ?? 0,
+      vcpus: row.machine?.vcpus ?? 0,
+      generation: row.generation,
+      hostname: row.hostname,
+      metadata: row.metadata,
+      // An adopted machine was forked by another daemon: its timings are not known, not zero.
+      ...(timings &&
+        timings.totalMs > 0 && {
+          timings: {
+            spawn_ms: timings.spawnMs,
+            graft_ms: timings.graftMs,
+            load_ms: timings.loadMs,
+            hello_ms: timings.helloMs,
+            total_ms: timings.totalMs,
+          },
+        }),
+      ...(row.exit !== null && { exit: row.exit satisfies ExitInfo }),
+      netns: null,
+      guest_addr: '',
+      memory_limit_mib: null,
+      has_branched: false,
+    };
+  }
+}
+
+function factsOf({ manifest }: Machine): MachineFacts {
+  return {
+    engine: manifest.machine.engine,
+    accelerator: manifest.machine.accelerator,
+    memory_mib: Math.round(manifest.memoryBytes / 1_048_576),
+    vcpus: manifest.vcpus,
+  };
+}
+
+/** An id as it stands in a message: as it is when it looks like one, else quoted. */
+function shown(id: string): string {
+  return /^[A-Za-z0-9_-]{1,64}$/.test(id) ? id : quoteValue(id);
+}
