@@ -1,0 +1,286 @@
+import { mkdir, readdir, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { deadline } from './deadline.js';
+import { EngineError } from './errors.js';
+import type { ChildHost, ChildSource } from './fork/child.js';
+import { forkChildren } from './fork/fork.js';
+import { type AcceleratorChoice, chooseAccelerator } from './host/accelerator.js';
+import { checkHost } from './host/checks.js';
+import { hostPin } from './host/pin.js';
+import { proveKvm } from './host/proof.js';
+import { vmmUser } from './host/user.js';
+import { isId } from './ids.js';
+import { adoptMachine, sweepSandbox } from './machine/adopt.js';
+import { mergeLayers, planGraft } from './memory/index.js';
+import { findQemu } from './qemu/binary.js';
+import { builderHost } from './qemu/builder-host.js';
+import { probeAbilities, type ShimAbilities } from './shim/index.js';
+import {
+  incompatibility,
+  type Manifest,
+  SnapshotStore,
+  snapshotSizes,
+  verifySnapshot,
+} from './snapshot/index.js';
+import { buildTemplate, parseTemplate } from './template/index.js';
+import type {
+  BuildOptions,
+  BuildResult,
+  Engine,
+  EngineOptions,
+  ForkRequest,
+  ForkResult,
+  HostCheck,
+  LogFunction,
+  Machine,
+  SnapshotSizes,
+} from './types.js';
+
+/** Directories of the state directory that the engine owns. */
+const directories = ['run', 'cache', 'cache/images', 'builds', 'templates'] as const;
+
+/**
+ * Opens the engine on a state directory. One process at a time may; the daemon's lock sees to that.
+ *
+ * @throws EngineError home_unusable when the directory cannot be made or written
+ */
+export async function openEngine(options: EngineOptions): Promise<Engine> {
+  const engine = new LocalEngine(options);
+  await engine.open();
+  return engine;
+}
+
+class LocalEngine implements Engine {
+  readonly home: string;
+  readonly #log: LogFunction;
+  readonly #nativeDir: string;
+  readonly #shimBinary: string;
+  readonly #store: SnapshotStore;
+  readonly #sources = new Map<string, Promise<ChildSource>>();
+  #abilities: Promise<ShimAbilities> | undefined;
+  #choice: Promise<AcceleratorChoice> | undefined;
+
+  constructor(options: EngineOptions) {
+    this.home = options.home;
+    this.#log = options.log ?? (() => {});
+    this.#nativeDir = options.nativeDir;
+    this.#shimBinary = join(options.nativeDir, 'forkd-shim');
+    this.#store = new SnapshotStore(options.home);
+  }
+
+  async open(): Promise<void> {
+    try {
+      await mkdir(this.home, { recursive: true, mode: 0o700 });
+      for (const name of directories) await mkdir(join(this.home, name), { recursive: true, mode: 0o700 });
+      await this.#store.open();
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      throw new EngineError(
+        'home_unusable',
+        `the state directory ${this.home} cannot be used: ${code ?? error}`,
+        {
+          remedy: 'Make it writable for this user, or set FORKD_HOME to another directory.',
+          cause: error,
+        },
+      );
+    }
+  }
+
+  async checkHost(options: { prove?: boolean; signal?: AbortSignal } = {}): Promise<HostCheck[]> {
+    if (options.prove) this.#choice = undefined;
+    return await checkHost({
+      home: this.home,
+      shimBinary: this.#shimBinary,
+      abilities: () => this.#probe(),
+      choice: () => this.#choose(options.signal),
+    });
+  }
+
+  async choice(signal?: AbortSignal): ReturnType<Engine['choice']> {
+    return { engine: 'qemu', ...(await this.#choose(signal)) };
+  }
+
+  async parseTemplate(yaml: string, name: string): Promise<unknown> {
+    return parseTemplate(yaml, name);
+  }
+
+  async buildTemplate(options: BuildOptions & { current?: string }): Promise<BuildResult> {
+    const { current, ...rest } = options;
+    const [abilities, choice] = await Promise.all([this.#probe(), this.#choose(options.signal)]);
+    const host = builderHost({
+      store: this.#store,
+      shimBinary: this.#shimBinary,
+      abilities,
+      accelerator: choice.accelerator,
+    });
+    const known = current === undefined ? null : await this.#usable(current);
+    const context = { home: this.home, nativeDir: this.#nativeDir, log: this.#log };
+    const result = await buildTemplate(host, context, { ...rest, ...(known && { current: known }) });
+    const { manifest, cached, ms, logFile } = result;
+    return { snapshotId: manifest.id, manifest, cached, ms, logFile };
+  }
+
+  async listSnapshots(): Promise<string[]> {
+    return await this.#store.list();
+  }
+
+  async readManifest(snapshotId: string): Promise<Manifest> {
+    return await this.#store.manifest(snapshotId);
+  }
+
+  snapshotDirectory(snapshotId: string): string {
+    return this.#store.directory(snapshotId);
+  }
+
+  async snapshotSizes(snapshotId: string): Promise<SnapshotSizes> {
+    return await snapshotSizes(this.#store.directory(snapshotId), await this.#store.manifest(snapshotId));
+  }
+
+  async incompatibility(manifest: Manifest): Promise<string | null> {
+    const { accelerator } = manifest.machine;
+    if (accelerator === 'kvm') {
+      const choice = await this.#choose();
+      if (choice.accelerator !== 'kvm') return `it was made with accelerator kvm; here ${choice.reason}`;
+    }
+    return incompatibility(manifest.machine, {
+      ...manifest.machine,
+      ...(await hostPin(accelerator, this.#shimBinary)),
+    });
+  }
+
+  async verifySnapshot(
+    snapshotId: string,
+    signal?: AbortSignal,
+  ): Promise<{ problems: string[]; bytesRead: number }> {
+    return await verifySnapshot(
+      this.#store.directory(snapshotId),
+      await this.#store.manifest(snapshotId),
+      signal,
+    );
+  }
+
+  async removeSnapshot(snapshotId: string): Promise<void> {
+    this.#sources.delete(snapshotId);
+    await this.#store.remove(snapshotId);
+  }
+
+  async fork(request: ForkRequest): Promise<ForkResult[]> {
+    const manifest = await this.#store.manifest(request.snapshotId);
+    await this.#store.inspect(manifest);
+    const problem = await this.incompatibility(manifest);
+    if (problem)
+      throw new EngineError(
+        'snapshot_incompatible',
+        `snapshot ${manifest.id} cannot run on this host: ${problem}`,
+        {
+          remedy: `Build its template again on this host: forkd template build ${manifest.template.name}`,
+        },
+      );
+    const [source, host] = await Promise.all([this.#source(manifest), this.#childHost(manifest)]);
+    const copied = host.abilities.injection ? 0 : (await this.snapshotSizes(manifest.id)).memoryPhysical;
+    return await forkChildren(source, host, request, copied);
+  }
+
+  async listRunDirectories(): Promise<string[]> {
+    return (await readdir(join(this.home, 'run'))).filter((name) => isId('sb', name)).sort();
+  }
+
+  async adopt(sandboxId: string): Promise<Machine> {
+    using limit = deadline(`the adoption of ${sandboxId}`, 15_000);
+    return await adoptMachine(
+      { dir: this.#runDirectory(sandboxId), id: sandboxId, shimBinary: this.#shimBinary, log: this.#log },
+      (id) => this.#store.manifest(id),
+      limit.signal,
+    );
+  }
+
+  async sweep(sandboxId: string): Promise<void> {
+    await sweepSandbox(this.#runDirectory(sandboxId), this.#shimBinary);
+  }
+
+  async sweepLeftovers(): Promise<string[]> {
+    return await this.#store.sweep();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#sources.clear();
+  }
+
+  #runDirectory(sandboxId: string): string {
+    if (!isId('sb', sandboxId))
+      throw new EngineError('sandbox_not_found', `there is no sandbox ${JSON.stringify(sandboxId)}`);
+    return join(this.home, 'run', sandboxId);
+  }
+
+  /** What the shim may do on this host; asked once. */
+  #probe(): Promise<ShimAbilities> {
+    this.#abilities ??= probeAbilities(this.#shimBinary);
+    this.#abilities.catch(() => {
+      this.#abilities = undefined;
+    });
+    return this.#abilities;
+  }
+
+  /** What executes guest code; decided once per process, proven once per boot of the host. */
+  #choose(signal?: AbortSignal): Promise<AcceleratorChoice> {
+    const prove = async (proofSignal?: AbortSignal): Promise<void> => {
+      const abilities = await this.#probe();
+      await proveKvm({ home: this.home, nativeDir: this.#nativeDir, abilities, signal: proofSignal });
+    };
+    this.#choice ??= chooseAccelerator(this.home, prove, signal);
+    this.#choice.catch(() => {
+      this.#choice = undefined;
+    });
+    return this.#choice;
+  }
+
+  /** The manifest of a snapshot that could be kept by a build; null when it is gone, damaged, or not for this host. */
+  async #usable(snapshotId: string): Promise<Manifest | null> {
+    try {
+      const manifest = await this.#store.manifest(snapshotId);
+      await this.#store.inspect(manifest);
+      return (await this.incompatibility(manifest)) === null ? manifest : null;
+    } catch (error) {
+      if (error instanceof EngineError) return null;
+      throw error;
+    }
+  }
+
+  #source(manifest: Manifest): Promise<ChildSource> {
+    const known = this.#sources.get(manifest.id);
+    if (known) return known;
+    const source = this.#readSource(manifest);
+    this.#sources.set(manifest.id, source);
+    source.catch(() => this.#sources.delete(manifest.id));
+    return source;
+  }
+
+  async #readSource(manifest: Manifest): Promise<ChildSource> {
+    const directory = this.#store.directory(manifest.id);
+    const { memoryBytes, vcpus, machine } = manifest;
+    return {
+      manifest,
+      files: [{ path: join(directory, 'memory'), bytes: BigInt(memoryBytes) }],
+      extents: planGraft(mergeLayers(memoryBytes, []), memoryBytes).extents,
+      state: await readFile(join(directory, 'state')),
+      shape: { accelerator: machine.accelerator, cpuModel: machine.cpuModel, memoryBytes, vcpus },
+      links: {
+        image: join(this.home, 'cache', 'images', manifest.image.name),
+        disk: join(directory, 'disk'),
+        diskBytes: manifest.diskBytes,
+      },
+    };
+  }
+
+  async #childHost(manifest: Manifest): Promise<ChildHost> {
+    const [abilities, qemu] = await Promise.all([this.#probe(), findQemu()]);
+    return {
+      runRoot: join(this.home, 'run'),
+      qemu: qemu.path,
+      shimBinary: this.#shimBinary,
+      abilities,
+      user: vmmUser(abilities, manifest.machine.accelerator),
+      log: this.#log,
+    };
+  }
+}

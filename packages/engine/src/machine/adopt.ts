@@ -1,0 +1,75 @@
+import { join } from 'node:path';
+import { EngineError } from '../errors.js';
+import { vmmFiles } from '../qemu/argv.js';
+import { Qmp } from '../qemu/qmp.js';
+import { orEnded, QemuVmm } from '../qemu/vmm.js';
+import { adoptShim, type Shim } from '../shim/index.js';
+import type { Manifest } from '../snapshot/index.js';
+import type { ForkTimings, LogFunction } from '../types.js';
+import { QemuMachine } from './machine.js';
+import { removeRunDirectory } from './run-directory.js';
+import { readSandboxFile } from './sandbox-file.js';
+
+export interface AdoptionSpec {
+  dir: string;
+  id: string;
+  shimBinary: string;
+  log: LogFunction;
+}
+
+const noTimings: ForkTimings = { spawnMs: 0, graftMs: 0, loadMs: 0, helloMs: 0, totalMs: 0 };
+
+/**
+ * Takes over a sandbox that an earlier daemon left running. One that was left paused (a daemon that died amid its work) is resumed.
+ *
+ * @throws EngineError sandbox_not_found, sandbox_exited (details.exit), guest_unreachable
+ */
+export async function adoptMachine(
+  spec: AdoptionSpec,
+  manifestOf: (snapshotId: string) => Promise<Manifest>,
+  signal: AbortSignal,
+): Promise<QemuMachine> {
+  const facts = await readSandboxFile(spec.dir, spec.id);
+  const manifest = await manifestOf(facts.snapshotId);
+  const shim = await adoptShim(spec.dir, { binary: spec.shimBinary, signal });
+  try {
+    const qmp = await orEnded(Qmp.connect(join(spec.dir, vmmFiles.monitor), signal), shim, signal);
+    const { status } = await qmp.run<{ status: string }>('query-status', {}, { signal });
+    if (status === 'paused') await qmp.run('cont', {}, { signal });
+    else if (status !== 'running') throw halfMade(spec.id, status);
+    return new QemuMachine({
+      id: spec.id,
+      vmm: new QemuVmm(spec.dir, shim, qmp),
+      manifest,
+      generation: facts.generation,
+      hostname: facts.hostname,
+      timings: noTimings,
+      log: spec.log,
+    });
+  } catch (error) {
+    shim.detach();
+    throw error;
+  }
+}
+
+function halfMade(id: string, status: string): EngineError {
+  return new EngineError('sandbox_exited', `sandbox ${id} cannot be adopted: its VMM is in state ${status}`, {
+    remedy: `Remove it: forkd rm ${id}`,
+    details: { status },
+  });
+}
+
+/** Ends whatever is left of a sandbox and removes its directory. Fine when nothing is. */
+export async function sweepSandbox(dir: string, shimBinary: string): Promise<void> {
+  let shim: Shim | undefined;
+  try {
+    shim = await adoptShim(dir, { binary: shimBinary });
+  } catch (error) {
+    if (!(error instanceof EngineError) || error.code !== 'sandbox_exited') throw error;
+  }
+  if (shim) {
+    await shim.kill();
+    await shim.end();
+  }
+  await removeRunDirectory(dir);
+}
