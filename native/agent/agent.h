@@ -3,8 +3,10 @@
  *
  *   main.c     command line, epoll loop, timers; as pid 1 runs init.c first
  *   init.c     pid 1: modules, disks, overlay root, mounts, cgroups; then the loop
- *   conn.c     the transport: SYNC scanner, frame parser, what to send next
- *   slots.c    requests of the session: fragments, ids, channels, replay
+ *   conn.c     the transport: SYNC scanner, frame parser, partial writes
+ *   session.c  frames from the host: requests, ids, acknowledgements, replay     send.c  what to send next
+ *   slots.c    requests as verbs see them: answer, channels, end      verbs.c  which verb is whose
+ *   machine's start (pid 1): init.c the order, devices.c modules and disks, mounts.c file systems
  *   fields.c   fields of a payload, read and built
  *   ring.c     byte rings addressed by absolute offset
  *   spawn.c    starting a process        process.c  its life: output, timeout, end, attach
@@ -124,6 +126,7 @@ struct watched {
 int loop_add(struct watched *w, uint32_t events);
 int loop_change(struct watched *w, uint32_t events);
 void loop_remove(struct watched *w);
+void loop_stop(int code); /* host-side: ends the agent after this turn */
 /* A deadline, CLOCK_BOOTTIME-independent (CLOCK_MONOTONIC), ms from now. One shot. */
 struct timer {
   uint64_t at_ms; /* 0: off */
@@ -191,8 +194,12 @@ void group_freeze(bool interpreters, bool user, bool frozen);
 void group_memory(uint64_t *limit, uint64_t *used, uint64_t *oom_kills);
 
 /* conn.c */
-int conn_open(const char *device, int fd); /* watches the transport: a device path, or an open fd */
+/* Watches the transport: a device path, or an open fd: a stream, or a listening socket of which the newest connection counts. */
+int conn_open(const char *device, int fd);
 void conn_kick(void);                      /* there may be something to send */
+bool conn_step(void);                      /* reads, tells verbs, writes; true when there is more to do at once */
 
 /* init.c: pid 1 only. Prints to the console and stops the machine where it cannot go on. */
 void init_machine(void);
+/* Opens the agent's virtio-serial port, or listens on vsock port 52 where there is none. */
+void init_transport(void);
