@@ -1,5 +1,5 @@
 /*
- * Processes: what spawn.c, child.c, process.c, process_io.c, process_verbs.c and group.c know of each other.
+ * Processes: what spawn.c, child.c, process*.c and group.c know of each other.
  *
  *   verb_spawn -> process_new -> fork -> child_run           P_STARTING: the child has not reached exec
  *              -> status pipe closes -> process_execed       P_RUNNING: RES sent, output is read
@@ -148,7 +148,7 @@ void process_settle(struct process *p);
 /* Frees the entry if nothing needs it any more. */
 void process_forget(struct process *p);
 
-/* ---- process_io.c ----------------------------------------------------------------------------------------------- */
+/* ---- process_readers.c ------------------------------------------------------------------------------------------ */
 
 /* Makes the slot follow the process. Channels are opened by reader_open. */
 struct reader *reader_new(struct slot *s, struct process *p);
@@ -156,9 +156,12 @@ struct reader *reader_new(struct slot *s, struct process *p);
 void reader_open(struct reader *r, bool input, bool from_now);
 /* Tells a reader of ends that came before it. */
 void reader_catch_up(struct reader *r);
-/* DONE to a reader. */
+/* DONE: how the process ended (ST_OK), or that the reader has left (ST_CANCELLED), which also drops it. */
 void reader_done(struct reader *r, int status);
 void reader_drop(struct reader *r);
+
+/* ---- process_output.c ------------------------------------------------------------------------------------------- */
+
 void output_start(struct output *o, int fd);
 /* Reads on where a lossless reader no longer stands in the way. */
 void output_resume(struct process *p);
@@ -167,8 +170,15 @@ void output_owe(struct output *o);
 /* The grace is over: gives up an output that somebody else holds open. */
 void output_expire(struct output *o);
 void output_close(struct output *o);
+
+/* ---- process_input.c -------------------------------------------------------------------------------------------- */
+
 void input_start(struct input *i, int fd);
+/* From now on it is this reader's channel 0 that is fed to the process. */
 void input_take(struct process *p, struct reader *r);
+/* Channel 0 of a reader has something, or has ended. */
+void input_news(struct reader *r);
+void input_leave(struct process *p, const struct reader *r);
 void input_close(struct input *i);
 
 /* ---- group.c, besides agent.h ----------------------------------------------------------------------------------- */
