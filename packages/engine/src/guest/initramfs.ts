@@ -1,0 +1,92 @@
+/** The guest's initramfs: the agent as init, the modules it loads, the interpreters' drivers. */
+import { mkdir, readdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { gzip } from 'node:zlib';
+import { EngineError } from '../errors.js';
+import { scratchIn, sha256, syncPath } from './cache.js';
+import { type CpioEntry, writeCpio } from './cpio.js';
+import type { GuestKernel } from './kernel.js';
+import { throwIfCancelled } from './run.js';
+
+/** Drivers of interpreters in the source tree; from `src/guest` and `dist/guest` alike. */
+const INTERPRETERS = fileURLToPath(new URL('../../../../guest/interpreters', import.meta.url));
+
+export interface InitramfsOptions {
+  home: string;
+  /** Directory that holds `forkd-agent`. */
+  nativeDir: string;
+  kernel: GuestKernel;
+  /** Drivers, copied to /forkd/interpreters. Default: those of this source tree. */
+  interpretersDir?: string;
+  signal?: AbortSignal | undefined;
+}
+
+export interface Initramfs {
+  path: string;
+  /** SHA-256 of the archive before it is packed: of all that is in it. */
+  sha256: string;
+  cached: boolean;
+}
+
+/**
+ * Packs the initramfs, or finds it in the cache by its content.
+ *
+ * /init is the agent. /modules.list names the modules, a path a line, in the order in which they are loaded.
+ *
+ * @throws EngineError `host_unfit` where the agent is not built
+ */
+export async function ensureInitramfs(options: InitramfsOptions): Promise<Initramfs> {
+  throwIfCancelled(options.signal, 'packing the initramfs');
+  const archive = writeCpio(await listEntries(options));
+  const digest = sha256(archive);
+  const parent = join(options.home, 'cache/initramfs');
+  const path = join(parent, `${digest}.img`);
+  const packed = await promisify(gzip)(archive, { level: 1 });
+  const there = await readFile(path).catch(() => null);
+  if (there?.equals(packed)) return { path, sha256: digest, cached: true };
+
+  await mkdir(parent, { recursive: true, mode: 0o700 });
+  await using scratch = await scratchIn(parent);
+  const temporary = join(scratch.dir, 'initramfs');
+  await writeFile(temporary, packed, { mode: 0o444 });
+  await syncPath(temporary);
+  await rename(temporary, path);
+  await syncPath(parent);
+  return { path, sha256: digest, cached: false };
+}
+
+async function listEntries(options: InitramfsOptions): Promise<CpioEntry[]> {
+  const { kernel } = options;
+  const agentPath = join(options.nativeDir, 'forkd-agent');
+  const agent = await readFile(agentPath).catch((cause: unknown) => {
+    throw new EngineError('host_unfit', `the guest agent ${agentPath} is not there`, {
+      remedy: 'Build it with "npm run build".',
+      cause,
+    });
+  });
+  const directories = ['dev', 'proc', 'sys', 'modules', 'forkd', 'forkd/interpreters'];
+  const entries: CpioEntry[] = directories.map((path) => ({ type: 'directory', path }));
+  // The kernel opens it for init's first words, before devtmpfs is there.
+  entries.push({ type: 'character', path: 'dev/console', major: 5, minor: 1 });
+  entries.push({ type: 'file', path: 'init', content: agent, mode: 0o755 });
+  for (const module of kernel.modules)
+    entries.push({
+      type: 'file',
+      path: `modules/${module.name}.ko`,
+      content: await readFile(module.path),
+    });
+  const list = kernel.modules.map((module) => `/modules/${module.name}.ko\n`).join('');
+  entries.push({ type: 'file', path: 'modules.list', content: Buffer.from(list) });
+
+  const drivers = options.interpretersDir ?? INTERPRETERS;
+  for (const driver of (await readdir(drivers, { withFileTypes: true }).catch(() => [])).sort((a, b) =>
+    a.name < b.name ? -1 : 1,
+  )) {
+    if (!driver.isFile() || driver.name.includes('.test.')) continue;
+    const content = await readFile(join(drivers, driver.name));
+    entries.push({ type: 'file', path: `forkd/interpreters/${driver.name}`, content });
+  }
+  return entries;
+}
