@@ -2,7 +2,7 @@
  * The byte streams of a request. Offsets count from the stream's start, so that after a break both ends know exactly what
  * the other has: what came twice is dropped, what did not arrive is sent again.
  */
-import { Duplex, type DuplexOptions, Readable, type Stream, Writable } from 'node:stream';
+import { Duplex, Readable, type Stream, Writable } from 'node:stream';
 import { INITIAL_WINDOW } from '@forkd/wire';
 import { AgentError } from './errors.js';
 import { broken } from './fields.js';
@@ -319,19 +319,19 @@ export class OutChannel {
   }
 }
 
-/** Without a buffer of its own: each chunk is taken from the channel when somebody asks, so a gap is told in its place. */
-const unbuffered: DuplexOptions = { highWaterMark: 0 };
-
 /** A stream that ends in an error must not end the daemon when nobody listens to it. */
 export function unfussy<T extends Stream>(stream: T): T {
   stream.on('error', () => {});
   return stream;
 }
 
-/** `gone` is told when the consumer drops the stream before its end. */
+/**
+ * A stream without a buffer of its own: each chunk is taken from the channel when somebody asks, so a gap is told in its place.
+ * `gone` is told when the consumer drops the stream before its end.
+ */
 export function readableOf(channel: InChannel, gone?: () => void): Readable {
   const stream = new Readable({
-    ...unbuffered,
+    highWaterMark: 0,
     read: () => channel.pull(),
     destroy(error, done) {
       channel.discard();

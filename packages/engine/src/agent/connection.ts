@@ -13,8 +13,8 @@ const BACKLOG = 128 * 1024;
 export interface ConnectionHandler {
   synced(reply: SyncReply): void;
   frame(frame: Frame): void;
-  /** There is room for more of the streams. */
-  drained(): void;
+  /** The tick's frames are about to leave: the last moment to add to them while there is {@link Connection.room}. */
+  flushing(): void;
   /** Told once; the connection is destroyed by then. */
   broken(error: Error): void;
 }
@@ -25,6 +25,7 @@ export class Connection {
   readonly #handler: ConnectionHandler;
   readonly #parser: FrameParser;
   #out: Buffer[] = [];
+  #outBytes = 0;
   #scheduled = false;
   #over = false;
   #syncTimer: NodeJS.Timeout | undefined;
@@ -45,32 +46,42 @@ export class Connection {
       },
     );
     duplex.on('data', (chunk: Buffer) => this.#heard(chunk));
-    duplex.on('drain', () => this.#over || this.#handler.drained());
+    duplex.on('drain', () => this.schedule());
     duplex.on('error', (error) => this.#break(error));
     duplex.on('end', () => this.#break(new Error('the connection to the agent ended')));
     duplex.on('close', () => this.#break(new Error('the connection to the agent was closed')));
     this.#sync(nonce, SYNC_AGAIN_MS);
   }
 
-  /** False: hold streams back until `drained`. */
-  get writable(): boolean {
-    return this.#duplex.writableLength < BACKLOG;
+  /** False: hold streams back; `flushing` is told again when there is room. */
+  get room(): boolean {
+    return this.#duplex.writableLength + this.#outBytes < BACKLOG;
   }
 
   /** Queues a frame; all frames of one tick leave in one write. */
   send(frame: Buffer): void {
     if (this.#over) return;
     this.#out.push(frame);
-    if (this.#scheduled) return;
+    this.#outBytes += frame.length;
+    this.schedule();
+  }
+
+  /** Asks for a flush at the end of this tick. */
+  schedule(): void {
+    if (this.#scheduled || this.#over) return;
     this.#scheduled = true;
     process.nextTick(() => this.flush());
   }
 
   flush(): void {
+    if (this.#over) return;
+    this.#scheduled = true;
+    this.#handler.flushing();
     this.#scheduled = false;
-    if (this.#over || this.#out.length === 0) return;
+    if (this.#out.length === 0) return;
     const out = this.#out;
     this.#out = [];
+    this.#outBytes = 0;
     if (out.length === 1) {
       this.#duplex.write(out[0]);
       return;
