@@ -6,15 +6,13 @@
 #include <unistd.h>
 
 enum {
-  PRESENCE_MS = 1000, /* how often to see whether the host that a process waits for is still there: nothing else tells */
-  REST_MS = 10,       /* between two helpings of output that is thrown away: an endless writer costs the agent little */
+  REST_MS = 10, /* between two helpings of output that is thrown away: an endless writer costs the agent little */
 };
 
 static uint8_t scratch[READ_AT_ONCE]; /* main thread only */
 
-static void presence(struct timer *t);
 static void rested(struct timer *t);
-static struct timer presence_timer = { .fire = presence }, rest_timer = { .fire = rested };
+static struct timer rest_timer = { .fire = rested };
 
 static void watch_output(struct output *o, bool on) {
   if (o->watching == on || o->watched.fd < 0)
@@ -85,9 +83,7 @@ static void read_output(struct output *o) {
   size_t most = room(o);
   if (most == 0) {
     watch_output(o, false);
-    o->waiting = true;
-    if (presence_timer.at_ms == 0)
-      timer_set(&presence_timer, PRESENCE_MS);
+    o->waiting = true; /* until the reader's slot is writable, which also tells that its host has been gone too long */
     return;
   }
   ssize_t n = read(o->watched.fd, scratch, most < sizeof scratch ? most : sizeof scratch);
@@ -156,19 +152,6 @@ void output_expire(struct output *o) {
     hold(o);
   else if (!o->waiting)
     read_output(o);
-}
-
-static void presence(struct timer *t) {
-  bool waiting = false;
-  for (size_t i = 0; i < MAX_PROCESSES; i++) {
-    struct process *p = process_at(i);
-    if (p->state != P_RUNNING)
-      continue;
-    output_resume(p);
-    waiting |= p->output[0].waiting || p->output[1].waiting;
-  }
-  if (waiting)
-    timer_set(t, PRESENCE_MS);
 }
 
 static void rested(struct timer *t) {
