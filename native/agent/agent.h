@@ -99,7 +99,7 @@ void slot_open(struct slot *s, bool input, int outputs);
 size_t slot_input(struct slot *s, const uint8_t **bytes);
 void slot_consume(struct slot *s, size_t length);
 bool slot_input_ended(const struct slot *s); /* EOF came and all is consumed */
-/* Channels 1 and 2: a ring of 64 KiB of the slot's own. Returns how many bytes were taken. */
+/* Channels 1 and 2: a ring of 256 KiB of the slot's own. Returns how many bytes were taken. */
 size_t slot_write(struct slot *s, int channel, const void *bytes, size_t length);
 size_t slot_space(const struct slot *s, int channel);
 void slot_end(struct slot *s, int channel);

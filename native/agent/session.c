@@ -169,6 +169,7 @@ static bool acknowledge(uint8_t sub, uint32_t id, const uint8_t *payload) {
   if (!s) return true;
   struct channel *c = &s->out[sub - 1];
   uint64_t received = get64(payload), limit = get64(payload + 8);
+  if (!c->open) return true; /* after a break the host tells both channels, there or not */
   if (received > c->high) return false;
   if (c->await) {
     c->await = false;

@@ -7,7 +7,8 @@
 
 /* Some slots beyond the limit, so that "busy" is an answer that survives a break of the connection, as any other. */
 #define SLOTS (FK_MAX_REQUESTS + 32)
-#define SLOT_RING 65536
+/* As large as the window: a host may acknowledge as late as its window allows, and bytes are kept until it does. */
+#define SLOT_RING FK_INITIAL_WINDOW
 /* Largest DATA frame, header included: two fill what virtio-serial takes at once (32 KiB). */
 #define DATA_FRAME 16384
 
