@@ -116,6 +116,7 @@ static void *worker(void *argument) {
       j->status = j->cancelled ? ST_CANCELLED : ST_IO;
       snprintf(j->message, sizeof j->message, "%s", j->cancelled ? "the request was cancelled" : "the request was not answered");
     }
+    if (j->status < 0) j->status = j->cancelled ? ST_CANCELLED : ST_OK;
     j->finished = true;
     pthread_mutex_unlock(&j->lock);
     tell_main();
@@ -334,7 +335,7 @@ static void begin(struct job *j, struct slot *s, job_body *body, bool input, boo
   pthread_mutex_lock(&j->lock);
   j->cancelled = j->input_ended = j->finished = false;
   j->answer = ANSWER_NONE;
-  j->status = ST_OK;
+  j->status = -1; /* nothing said yet */
   j->err = 0;
   j->in.first = j->in.end = j->out.first = j->out.end = 0;
   j->body = body;
