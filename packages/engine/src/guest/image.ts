@@ -1,0 +1,136 @@
+/** Images: the read-only root file system that sandboxes of a template share, a squashfs in the cache. */
+import { createReadStream } from 'node:fs';
+import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { EngineError } from '../errors.js';
+import { busyboxInputs, makeBusyboxTar } from './busybox.js';
+import { matchesStamp, publish, type Stamp, scratchIn, sha256, stampOf } from './cache.js';
+import { debianInputs, makeDebianTar } from './debian.js';
+import type { GuestContext } from './kernel.js';
+import { outputOf, RunError, run } from './run.js';
+
+/** Changes whenever images of the same inputs would come out otherwise. */
+const FORMAT = 1;
+
+export interface ImageOptions extends GuestContext {
+  /** `debian:SUITE` or `busybox`. */
+  base: string;
+  /** Debian packages, of the base's suite. */
+  packages: readonly string[];
+  /** Build it anew even where the cache has it. */
+  noCache?: boolean;
+}
+
+export interface Image {
+  path: string;
+  /** File in cache/images: by content, so that an image that is built anew never replaces one in use. */
+  name: string;
+  sha256: string;
+  bytes: number;
+  cached: boolean;
+}
+
+interface ImageRecord {
+  name: string;
+  inputs: unknown;
+  stamp: Stamp;
+}
+
+/**
+ * Provides the image of a base and its packages. Cached by what it is made from, whatever the day.
+ *
+ * @throws EngineError `template_invalid` for an unknown base, `host_unfit` where this host cannot make it, `build_failed` with the
+ * output where it could and did not (an unknown package), `cancelled`
+ */
+export async function ensureImage(options: ImageOptions): Promise<Image> {
+  const parent = join(options.home, 'cache/images');
+  await mkdir(parent, { recursive: true, mode: 0o700 });
+  const maker = makerOf(options);
+  const inputs = { format: FORMAT, ...(await maker.inputs()) };
+  const recordPath = join(parent, `${sha256(JSON.stringify(inputs))}.json`);
+  if (!options.noCache) {
+    const held = await openImage(parent, recordPath);
+    if (held) return held;
+  }
+  await using scratch = await scratchIn(parent);
+  const tar = join(scratch.dir, 'root.tar');
+  const file = join(scratch.dir, 'image');
+  await maker.makeTar(tar, scratch.dir);
+  options.onProgress?.('packing the image');
+  await pack(tar, file, options);
+  await rm(tar);
+  const stamp = await stampOf(file);
+  const name = `${stamp.sha256}.squashfs`;
+  await publish(file, parent, name);
+  const record: ImageRecord = { name, inputs, stamp };
+  const temporary = join(scratch.dir, 'record');
+  await writeFile(temporary, JSON.stringify(record, null, 2), { mode: 0o600 });
+  await rename(temporary, recordPath);
+  return { path: join(parent, name), name, sha256: stamp.sha256, bytes: stamp.bytes, cached: false };
+}
+
+/** How the tar of a base is made. `inputs` is all that its content depends on. */
+interface Maker {
+  inputs(): Promise<Record<string, unknown>>;
+  makeTar(to: string, scratch: string): Promise<void>;
+}
+
+function makerOf(options: ImageOptions): Maker {
+  const [kind, suite] = options.base.split(':', 2);
+  if (options.base === 'busybox') {
+    if (options.packages.length > 0)
+      throw new EngineError(
+        'template_invalid',
+        `base "busybox" takes no packages, but ${options.packages[0]} is listed`,
+        {
+          remedy: 'Use "debian:bookworm" as base, or remove "packages".',
+        },
+      );
+    return { inputs: busyboxInputs, makeTar: (to) => makeBusyboxTar(to, options) };
+  }
+  if (kind === 'debian' && suite !== undefined && /^[a-z][a-z0-9-]*$/.test(suite)) {
+    const packages = [...new Set(options.packages)].sort();
+    return {
+      inputs: () => debianInputs(suite, packages, options),
+      makeTar: (to, scratch) => makeDebianTar(suite, packages, to, scratch, options),
+    };
+  }
+  throw new EngineError('template_invalid', `base ${JSON.stringify(options.base)} is not known`, {
+    remedy: 'Use "debian:bookworm" (any suite of Debian) or "busybox".',
+  });
+}
+
+/** A tar to a squashfs: without loop devices, mounts or root. LZ4, which an emulated guest unpacks fastest. */
+async function pack(tar: string, to: string, options: ImageOptions): Promise<void> {
+  const args = ['-quiet', '-no-progress', '-comp', 'lz4', '-b', '128K', '-no-xattrs', to];
+  try {
+    await run('sqfstar', args, {
+      signal: options.signal,
+      input: createReadStream(tar, { highWaterMark: 1 << 20 }),
+      timeoutMs: 600_000,
+    });
+  } catch (error) {
+    if (!(error instanceof RunError)) throw error;
+    if (error.kind === 'missing')
+      throw new EngineError('host_unfit', 'sqfstar, which makes images, is not installed', {
+        remedy: 'apt-get install squashfs-tools (4.5 or newer)',
+        cause: error,
+      });
+    throw new EngineError('build_failed', `packing the image failed: ${error.message}`, {
+      details: { output: outputOf(error) },
+      cause: error,
+    });
+  }
+}
+
+async function openImage(parent: string, recordPath: string): Promise<Image | null> {
+  let record: ImageRecord;
+  try {
+    record = JSON.parse(await readFile(recordPath, 'utf8')) as ImageRecord;
+  } catch {
+    return null;
+  }
+  const path = join(parent, record.name);
+  if (!(await matchesStamp(path, record.stamp))) return null;
+  return { path, name: record.name, sha256: record.stamp.sha256, bytes: record.stamp.bytes, cached: true };
+}
