@@ -214,11 +214,13 @@ class LocalEngine implements Engine {
 
   /** What the shim may do on this host; asked once. */
   #probe(): Promise<ShimAbilities> {
-    this.#abilities ??= probeAbilities(this.#shimBinary);
-    this.#abilities.catch(() => {
+    if (this.#abilities) return this.#abilities;
+    const probing = probeAbilities(this.#shimBinary);
+    this.#abilities = probing;
+    probing.catch(() => {
       this.#abilities = undefined;
     });
-    return this.#abilities;
+    return probing;
   }
 
   /** What executes guest code; decided once per process, proven once per boot of the host. */
@@ -227,11 +229,13 @@ class LocalEngine implements Engine {
       const abilities = await this.#probe();
       await proveKvm({ home: this.home, nativeDir: this.#nativeDir, abilities, signal: proofSignal });
     };
-    this.#choice ??= chooseAccelerator(this.home, prove, signal);
-    this.#choice.catch(() => {
+    if (this.#choice) return this.#choice;
+    const choosing = chooseAccelerator(this.home, prove, signal);
+    this.#choice = choosing;
+    choosing.catch(() => {
       this.#choice = undefined;
     });
-    return this.#choice;
+    return choosing;
   }
 
   /** The manifest of a snapshot that could be kept by a build; null when it is gone, damaged, or not for this host. */
