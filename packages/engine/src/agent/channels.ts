@@ -18,9 +18,11 @@ type Item = Buffer | { from: number; to: number } | { end: AgentError | null };
 /** Guest to host. Holds at most one window of bytes that the consumer has not taken. */
 export class InChannel {
   readonly number: number;
-  /** The stream may start at any offset (an attach to a process that has long been writing). */
+  /** The stream may start at any offset (an attach that wants only what comes from now on). */
   readonly #anyStart: boolean;
   readonly #holdEnd: boolean;
+  /** The guest may have no such channel: then it ends with the request. */
+  readonly #optional: boolean;
   readonly #moved: (channel: InChannel) => void;
   #stream: Readable | null = null;
   #queue: Item[] = [];
@@ -38,12 +40,13 @@ export class InChannel {
   constructor(
     number: number,
     moved: (channel: InChannel) => void,
-    o: { anyStart?: boolean; holdEnd?: boolean } = {},
+    o: { anyStart?: boolean; holdEnd?: boolean; optional?: boolean } = {},
   ) {
     this.number = number;
     this.#moved = moved;
     this.#anyStart = o.anyStart ?? false;
     this.#holdEnd = o.holdEnd ?? false;
+    this.#optional = o.optional ?? false;
   }
 
   /** The stream that takes the bytes. Its `_read` calls {@link pull}, its `_destroy` {@link discard}. */
@@ -67,7 +70,11 @@ export class InChannel {
 
   gap(from: number, to: number): void {
     if (to < from) throw broken(`gap from ${from} back to ${to}`);
-    if (this.#anyStart && !this.#begun) this.#start(from);
+    if (this.#anyStart && !this.#begun) {
+      // Not lost: nobody asked for it.
+      this.#start(to);
+      return;
+    }
     if (to <= this.#received) return;
     if (this.#ended) throw broken(`a gap after the end of channel ${this.number}`);
     if (from > this.#received)
@@ -90,7 +97,7 @@ export class InChannel {
   /** The request is over: nothing more comes. */
   close(error: AgentError | null): void {
     if (error !== null) this.#finish(error);
-    else if (this.#ended) this.#finish(null);
+    else if (this.#ended || this.#optional) this.#finish(null);
     else this.#finish(broken(`no end of channel ${this.number} before the request's`));
   }
 

@@ -28,7 +28,7 @@ const MAX_REQUEST_FIELDS = 1024 * 1024 - 4;
 export interface BeginOptions {
   /** Channel 0 exists. */
   input?: boolean;
-  outputs?: readonly { channel: number; anyStart?: boolean; holdEnd?: boolean }[];
+  outputs?: readonly { channel: number; anyStart?: boolean; holdEnd?: boolean; optional?: boolean }[];
 }
 
 export interface CallOptions {
@@ -58,6 +58,7 @@ export class Conversation implements ConnectionHandler {
   /** Frames may be sent: RESUMED has come on this connection. */
   #open = false;
   #everOpen = false;
+  #endExpected = false;
   #nextId = 1;
   #faults: number[] = [];
   #ended: AgentError | null = null;
@@ -169,6 +170,11 @@ export class Conversation implements ConnectionHandler {
     this.#events.ended(error);
   }
 
+  /** The machine is about to go: the next break is the session's end. */
+  expectEnd(): void {
+    this.#endExpected = true;
+  }
+
   synced(reply: SyncReply): void {
     if (this.#everOpen && !reply.resumed)
       throw new AgentError(
@@ -217,7 +223,8 @@ export class Conversation implements ConnectionHandler {
     this.#connection = null;
     this.#open = false;
     this.#keepalive.disconnected();
-    if (error instanceof AgentError && this.#isFatal(error)) this.end(error);
+    if (this.#endExpected) this.end(new AgentError('closed', 'the machine was powered off'));
+    else if (error instanceof AgentError && this.#isFatal(error)) this.end(error);
     else this.#events.broken(error);
   }
 

@@ -9,6 +9,9 @@ import type { AgentDialer } from './types.js';
 /** Pauses between attempts that led nowhere: none, then from the first of these to the second, doubling, in ms. */
 const BACKOFF_MS = [5, 250] as const;
 
+/** Connections in a row on which nothing but the greeting came, after which the deadline is not put off any more. */
+const MAX_FRUITLESS = 20;
+
 export interface LinkOptions {
   dial: AgentDialer;
   sessionId: Buffer;
@@ -47,8 +50,10 @@ export class Link {
       {
         opened: (resumed) => {
           this.#everOpen = true;
-          clearTimeout(this.#deadline);
-          this.#deadline = undefined;
+          if (this.#fruitless < MAX_FRUITLESS) {
+            clearTimeout(this.#deadline);
+            this.#deadline = undefined;
+          }
           this.#resolveOpened(resumed);
         },
         broken: (error) => this.#broke(error),
@@ -74,6 +79,8 @@ export class Link {
 
   #startDeadline(ms: number): void {
     this.#deadline = setTimeout(() => {
+      this.#deadline = undefined;
+      if (this.conversation.progressed) return;
       const why = this.#lastError ? `: ${this.#lastError.message}` : '';
       const what = this.#everOpen ? 'did not come back' : 'did not answer';
       this.conversation.end(

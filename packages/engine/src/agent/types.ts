@@ -13,6 +13,11 @@ export interface OpenSessionOptions {
   connectTimeoutMs?: number;
   /** How long a broken connection is dialled again before the session is given up. Default 10000. */
   reconnectTimeoutMs?: number;
+  /**
+   * While something is asked of the guest and no byte has come for `idleMs`, it is pinged; without an answer in `answerMs` the
+   * connection is given up and dialled again. Default 5000 and 10000.
+   */
+  keepalive?: { idleMs?: number; answerMs?: number };
 }
 
 /** A path in the guest. Linux names are bytes: a Buffer carries those that are not UTF-8. */
