@@ -1,0 +1,88 @@
+import type { SnapshotDetail, SnapshotInfo } from '@forkd/api';
+import { Command } from 'commander';
+import { action } from '../context.js';
+import { exitCodes } from '../failure.js';
+import { age, bytes, oneLine } from '../format.js';
+import { facts, table } from '../output.js';
+
+/** `forkd snapshot ls|show|rm|verify`. */
+export function snapshotCommand(): Command {
+  const group = new Command('snapshot').description(
+    'snapshots: captured states that sandboxes continue from',
+  );
+  group.addCommand(
+    action(new Command('ls').description('list snapshots'), async (context) => {
+      const list = await (await context.client()).snapshots.list(context.signal);
+      context.out.answer(list, snapshotTable);
+      return 0;
+    }),
+  );
+  group.addCommand(
+    action<[string]>(named('show', 'show a snapshot'), async (context, ref) => {
+      const detail = await (await context.client()).snapshots.get(ref, context.signal);
+      context.out.answer(detail, snapshotFacts);
+      return 0;
+    }),
+  );
+  group.addCommand(
+    action<[string]>(named('rm', 'remove a snapshot and its tags'), async (context, ref) => {
+      await (await context.client()).snapshots.remove(ref, context.signal);
+      context.out.answer({ removed: ref }, () => ref);
+      return 0;
+    }),
+  );
+  group.addCommand(
+    action<[string]>(
+      named('verify', 'read every byte of a snapshot against its hash'),
+      async (context, ref) => {
+        const report = await (await context.client()).snapshots.verify(ref, context.signal);
+        context.out.answer(report, ({ id, ok, problems, bytes_read }) =>
+          ok
+            ? `${id} is intact (${bytes(bytes_read)} read)`
+            : [`${id} is damaged:`, ...problems].join('\n  '),
+        );
+        if (!report.ok) context.out.note('hint: build its template again: forkd template build NAME');
+        return report.ok ? 0 : exitCodes.refused;
+      },
+    ),
+  );
+  return group;
+}
+
+function named(name: string, description: string): Command {
+  return new Command(name).description(description).argument('<snapshot>', 'tag or id of a snapshot');
+}
+
+function snapshotTable(list: readonly SnapshotInfo[]): string {
+  const head = ['SNAPSHOT', 'TAGS', 'STATUS', 'CREATED', 'ACCEL', '>MEMORY', '>SANDBOXES'];
+  const rows = list.map((snapshot) => [
+    snapshot.id,
+    snapshot.tags.join(' ') || '-',
+    snapshot.status === 'ready' && !snapshot.bootable ? 'not for this host' : snapshot.status,
+    age(snapshot.created_at_unix),
+    snapshot.accelerator,
+    `${snapshot.memory_mib} MiB`,
+    String(snapshot.sandboxes),
+  ]);
+  return table(head, rows);
+}
+
+function snapshotFacts(it: SnapshotDetail): string {
+  return facts([
+    ['snapshot', it.id],
+    ['tags', it.tags.join(' ') || '-'],
+    ['status', it.status],
+    ['can be forked here', it.bootable ? 'yes' : `no: ${oneLine(it.warning ?? 'unknown')}`],
+    ['created', age(it.created_at_unix)],
+    ['template', it.template],
+    ['engine', `${it.engine} ${it.engine_version ?? ''}, ${it.accelerator}`],
+    ['machine', `${it.memory_mib} MiB, ${it.vcpus} vCPU`],
+    ['interpreters', it.interpreters.join(' ') || '-'],
+    ['memory on disk', `${bytes(it.memory_physical_bytes)} of ${bytes(it.memory_logical_bytes)}`],
+    ['device state', bytes(it.vmstate_bytes)],
+    ['image', it.image_bytes === undefined ? undefined : bytes(it.image_bytes)],
+    ['disk', bytes(it.disk_physical_bytes)],
+    ['in use by', it.dependents.join(' ') || '-'],
+    ['directory', it.dir],
+  ]);
+}

@@ -1,0 +1,105 @@
+import type { TemplateDetail, TemplateInfo } from '@forkd/api';
+import { Command } from 'commander';
+import { templateSource } from '../arguments.js';
+import { type BuildDone, buildTemplate } from '../build.js';
+import { action } from '../context.js';
+import { age, oneLine } from '../format.js';
+import { facts, table } from '../output.js';
+import { runStages } from '../progress.js';
+
+/** `forkd template build|ls|show|rm`. */
+export function templateCommand(): Command {
+  const group = new Command('template').description('templates: recipes whose build makes a snapshot');
+  for (const command of [build(), list(), show(), remove()]) group.addCommand(command);
+  return group;
+}
+
+function build(): Command {
+  const command = new Command('build')
+    .description('build a template and move its tag to the new snapshot')
+    .argument('<template>', 'name of a template, or path of a template file')
+    .option('-t, --tag <tag>', "tag that is moved (default: the template's name)")
+    .option('--no-cache', 'build every stage anew');
+  return action<[string, { tag?: string; cache: boolean }]>(command, async (context, template, options) => {
+    const source = templateSource(template);
+    const client = await context.client();
+    let done: BuildDone | undefined;
+    const stage = {
+      title: `Building ${template}`,
+      run: async (stage: Parameters<typeof buildTemplate>[2]) => {
+        const { tag, cache } = options;
+        done = await buildTemplate(
+          client,
+          { template: source, tag, noCache: !cache, signal: context.signal },
+          stage,
+        );
+        return done.cached ? 'nothing has changed' : 'built';
+      },
+    };
+    await runStages([stage], context.out.json);
+    if (done) context.out.answer(done, ({ tag, snapshot_id }) => `${tag} -> ${snapshot_id}`);
+    return 0;
+  });
+}
+
+function list(): Command {
+  return action(new Command('ls').description('list templates'), async (context) => {
+    const templates = await (await context.client()).templates.list(context.signal);
+    context.out.answer(templates, (all) =>
+      table(['TEMPLATE', 'STATE', 'BUILT', 'DESCRIPTION'], all.map(row)),
+    );
+    return 0;
+  });
+}
+
+function show(): Command {
+  const command = new Command('show').description('show a template').argument('<template>', 'name');
+  return action<[string]>(command, async (context, name) => {
+    const detail = await (await context.client()).templates.get(name, context.signal);
+    context.out.answer(detail, templateText);
+    return 0;
+  });
+}
+
+function remove(): Command {
+  const command = new Command('rm')
+    .description('remove what a template has built; its file stays')
+    .argument('<template>', 'name');
+  return action<[string]>(command, async (context, name) => {
+    const client = await context.client();
+    // Fails with the right words when there is no such template.
+    await client.templates.get(name, context.signal);
+    await client.snapshots.remove(name, context.signal);
+    context.out.answer({ removed: name }, () => name);
+    return 0;
+  });
+}
+
+function row(template: TemplateInfo): string[] {
+  return [
+    template.name,
+    stateOf(template),
+    age(template.built_at_unix),
+    oneLine(template.problem ?? template.description ?? ''),
+  ];
+}
+
+function stateOf({ problem, building, built }: TemplateInfo): string {
+  if (problem !== undefined) return 'invalid';
+  if (building) return 'building';
+  return built ? 'built' : '-';
+}
+
+function templateText(template: TemplateDetail): string {
+  const head = facts([
+    ['template', template.name],
+    ['description', template.description],
+    ['file', template.path],
+    ['state', stateOf(template)],
+    ['problem', template.problem],
+    ['snapshot', template.snapshot_id],
+    ['built', template.built_at_unix === undefined ? undefined : age(template.built_at_unix)],
+    ['last log', template.logs[0]],
+  ]);
+  return template.yaml === undefined ? head : `${head}\n\n${template.yaml.trimEnd()}`;
+}
