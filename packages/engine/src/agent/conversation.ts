@@ -17,7 +17,7 @@ import {
 } from './frames.js';
 import { Keepalive } from './keepalive.js';
 import { Request, type Verb } from './request.js';
-import { settle } from './settle.js';
+import { refuseAborted, settle } from './settle.js';
 
 /** Breaches of the protocol within {@link FAULT_SPAN_MS} after which a guest is not believed any more. */
 const MAX_FAULTS = 3;
@@ -128,7 +128,7 @@ export class Conversation implements ConnectionHandler {
 
   /** A request without streams: its answer. */
   async call(verb: Verb, fields: FieldWriter, o: CallOptions = {}): Promise<FieldReader> {
-    o.signal?.throwIfAborted();
+    refuseAborted(verb.toLowerCase(), o.signal);
     const request = this.begin(verb, fields);
     return await this.wait(request, request.answered, o);
   }

@@ -7,6 +7,7 @@ import { AgentError } from './errors.js';
 import { FieldWriter } from './fields.js';
 import { collectRecords, readInfo } from './records.js';
 import type { Verb } from './request.js';
+import { refuseAborted } from './settle.js';
 import type { AgentFiles, DirectoryEntry, FileInfo, GuestPath, Watch, WriteOptions } from './types.js';
 import { watch } from './watch.js';
 
@@ -25,7 +26,7 @@ export class GuestFiles implements AgentFiles {
     path: GuestPath,
     o: { offset?: bigint | number; length?: bigint | number; signal?: AbortSignal } = {},
   ): Promise<{ info: FileInfo; stream: Readable }> {
-    o.signal?.throwIfAborted();
+    refuseAborted('read', o.signal);
     const fields = at(path);
     if (o.offset !== undefined) fields.u64('offset', o.offset);
     if (o.length !== undefined) fields.u64('length', o.length);
@@ -44,7 +45,7 @@ export class GuestFiles implements AgentFiles {
   }
 
   async write(path: GuestPath, source: Readable | Buffer, o: WriteOptions = {}): Promise<FileInfo> {
-    o.signal?.throwIfAborted();
+    refuseAborted('write', o.signal);
     const fields = at(path).flag('mkdirs', o.mkdirs);
     if (o.mode !== undefined) fields.u32('mode', permissions(o.mode));
     if (o.uid !== undefined) fields.u32('uid', o.uid);
@@ -75,7 +76,7 @@ export class GuestFiles implements AgentFiles {
   }
 
   async list(path: GuestPath, o: { signal?: AbortSignal } = {}): Promise<DirectoryEntry[]> {
-    o.signal?.throwIfAborted();
+    refuseAborted('list', o.signal);
     const request = this.#c.begin('LIST', at(path), { outputs: [{ channel: 1, holdEnd: true }] });
     const stream = readableOf(request.output(1), () =>
       this.#c.reset(request, new AgentError('aborted', 'the listing was given up')),

@@ -6,7 +6,7 @@ import { AgentError } from './errors.js';
 import { type FieldReader, FieldWriter } from './fields.js';
 import { collectRecords, readOutcome, readUsage, signalNumber } from './records.js';
 import type { Request } from './request.js';
-import { settle } from './settle.js';
+import { refuseAborted, settle } from './settle.js';
 import type { AgentProcess, AttachOptions, Outcome, ProcessInfo, SpawnSpec } from './types.js';
 
 /** How long starting a process may take: the guest may be short of memory, but not for ever. */
@@ -14,7 +14,7 @@ const SPAWN_DEADLINE_MS = 60_000;
 const CALL_DEADLINE_MS = 30_000;
 
 export async function spawn(c: Conversation, spec: SpawnSpec, signal?: AbortSignal): Promise<AgentProcess> {
-  signal?.throwIfAborted();
+  refuseAborted('spawn', signal);
   const pty = spec.pty !== undefined;
   const input = pty || spec.stdin === 'pipe';
   const request = c.begin('SPAWN', spawnFields(spec), {
@@ -33,7 +33,7 @@ export async function attach(
   o: AttachOptions = {},
   signal?: AbortSignal,
 ): Promise<AgentProcess> {
-  signal?.throwIfAborted();
+  refuseAborted('attach', signal);
   const fields = new FieldWriter()
     .u32('handle', handle)
     .u32('from', o.from === 'now' ? 1 : 0)

@@ -5,6 +5,11 @@ export function abortedError(what: string, signal: AbortSignal): AgentError {
   return new AgentError('aborted', `${what} was aborted`, { cause: signal.reason });
 }
 
+/** @throws AgentError `aborted` when there is no point in beginning. */
+export function refuseAborted(what: string, signal: AbortSignal | undefined): void {
+  if (signal?.aborted) throw abortedError(what, signal);
+}
+
 /**
  * Waits for a promise until a signal or a deadline comes first; `giveUp` is told then, and its error is the result.
  * The timer does not keep the program alive.

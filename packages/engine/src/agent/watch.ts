@@ -5,6 +5,7 @@ import type { Conversation } from './conversation.js';
 import { AgentError } from './errors.js';
 import { broken, type FieldReader, FieldWriter } from './fields.js';
 import { readRecords } from './records.js';
+import { refuseAborted } from './settle.js';
 import type { GuestPath, Watch, WatchEvent } from './types.js';
 
 const CALL_DEADLINE_MS = 60_000;
@@ -14,7 +15,7 @@ export async function watch(
   path: GuestPath,
   o: { recursive?: boolean; signal?: AbortSignal },
 ): Promise<Watch> {
-  o.signal?.throwIfAborted();
+  refuseAborted('watch', o.signal);
   const fields = new FieldWriter().text('path', path).flag('recursive', o.recursive);
   const request = c.begin('WATCH', fields, { outputs: [{ channel: 1 }] });
   await c.wait(request, request.answered, { signal: o.signal, deadlineMs: CALL_DEADLINE_MS });
