@@ -2,8 +2,8 @@ import { mkdir, readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { deadline } from './deadline.js';
 import { EngineError } from './errors.js';
-import type { ChildHost, ChildSource } from './fork/child.js';
 import { forkChildren } from './fork/fork.js';
+import { type ChildHost, type ChildSource, STANDBY_PREFIX } from './fork/waiting.js';
 import { type AcceleratorChoice, chooseAccelerator } from './host/accelerator.js';
 import { checkHost } from './host/checks.js';
 import { hostPin } from './host/pin.js';
@@ -22,18 +22,21 @@ import {
   snapshotSizes,
   verifySnapshot,
 } from './snapshot/index.js';
+import { Standby } from './standby/standby.js';
 import { buildTemplate, parseTemplate } from './template/index.js';
-import type {
-  BuildOptions,
-  BuildResult,
-  Engine,
-  EngineOptions,
-  ForkRequest,
-  ForkResult,
-  HostCheck,
-  LogFunction,
-  Machine,
-  SnapshotSizes,
+import {
+  type BuildOptions,
+  type BuildResult,
+  defaultStandby,
+  type Engine,
+  type EngineOptions,
+  type ForkRequest,
+  type ForkResult,
+  type HostCheck,
+  type LogFunction,
+  type Machine,
+  type SnapshotSizes,
+  type StandbyReport,
 } from './types.js';
 
 /** Directories of the state directory that the engine owns. */
@@ -57,6 +60,7 @@ class LocalEngine implements Engine {
   readonly #shimBinary: string;
   readonly #store: SnapshotStore;
   readonly #sources = new Map<string, Promise<ChildSource>>();
+  readonly #standby: Standby;
   #abilities: Promise<ShimAbilities> | undefined;
   #choice: Promise<AcceleratorChoice> | undefined;
 
@@ -66,6 +70,7 @@ class LocalEngine implements Engine {
     this.#nativeDir = options.nativeDir;
     this.#shimBinary = join(options.nativeDir, 'forkd-shim');
     this.#store = new SnapshotStore(options.home);
+    this.#standby = new Standby(options.standby ?? defaultStandby, this.#log);
   }
 
   async open(): Promise<void> {
@@ -117,6 +122,7 @@ class LocalEngine implements Engine {
     const context = { home: this.home, nativeDir: this.#nativeDir, log: this.#log };
     const result = await buildTemplate(host, context, { ...rest, ...(known && { current: known }) });
     const { manifest, cached, ms, logFile } = result;
+    this.#standby.expect(await this.#source(manifest), await this.#childHost(manifest));
     return { snapshotId: manifest.id, manifest, cached, ms, logFile };
   }
 
@@ -161,6 +167,7 @@ class LocalEngine implements Engine {
 
   async removeSnapshot(snapshotId: string): Promise<void> {
     this.#sources.delete(snapshotId);
+    await this.#standby.drop(snapshotId);
     await this.#store.remove(snapshotId);
   }
 
@@ -178,7 +185,11 @@ class LocalEngine implements Engine {
       );
     const [source, host] = await Promise.all([this.#source(manifest), this.#childHost(manifest)]);
     const copied = host.abilities.injection ? 0 : (await this.snapshotSizes(manifest.id)).memoryPhysical;
-    return await forkChildren(source, host, request, copied);
+    return await forkChildren(source, host, request, this.#standby, copied);
+  }
+
+  standbyReport(): StandbyReport {
+    return this.#standby.report();
   }
 
   async listRunDirectories(): Promise<string[]> {
@@ -199,10 +210,14 @@ class LocalEngine implements Engine {
   }
 
   async sweepLeftovers(): Promise<string[]> {
-    return await this.#store.sweep();
+    const root = join(this.home, 'run');
+    const standby = (await readdir(root)).filter((name) => name.startsWith(STANDBY_PREFIX));
+    await Promise.all(standby.map((name) => sweepSandbox(join(root, name), this.#shimBinary)));
+    return [...standby, ...(await this.#store.sweep())];
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    await this.#standby[Symbol.asyncDispose]();
     this.#sources.clear();
   }
 
@@ -268,11 +283,8 @@ class LocalEngine implements Engine {
       extents: planGraft(mergeLayers(memoryBytes, []), memoryBytes).extents,
       state: await readFile(join(directory, 'state')),
       shape: { accelerator: machine.accelerator, cpuModel: machine.cpuModel, memoryBytes, vcpus },
-      links: {
-        image: join(this.home, 'cache', 'images', manifest.image.name),
-        disk: join(directory, 'disk'),
-        diskBytes: manifest.diskBytes,
-      },
+      image: join(this.home, 'cache', 'images', manifest.image.name),
+      disk: join(directory, 'disk'),
     };
   }
 

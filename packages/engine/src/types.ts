@@ -20,6 +20,22 @@ export interface EngineOptions {
   /** Directory of the built native programs: `forkd-shim`, `forkd-agent`. */
   nativeDir: string;
   log?: LogFunction;
+  /** What is made ahead of demand. Default: {@link defaultStandby}. */
+  standby?: StandbyOptions;
+}
+
+/** How many are made ahead of demand, for each machine shape and for each snapshot. 0: none. */
+export interface StandbyOptions {
+  process: number;
+  primed: number;
+}
+
+export const defaultStandby: StandbyOptions = { process: 2, primed: 2 };
+
+/** What waits now, and how often a fork found something. */
+export interface StandbyReport {
+  process: { ready: number; hits: number; misses: number };
+  primed: { ready: number; hits: number; misses: number };
 }
 
 /** A running sandbox. */
@@ -155,6 +171,7 @@ export interface Engine extends AsyncDisposable {
   removeSnapshot(snapshotId: string): Promise<void>;
   /** EngineError before anything has started when none can (memory, compatibility); else a result per child. */
   fork(request: ForkRequest): Promise<ForkResult[]>;
+  standbyReport(): StandbyReport;
   /** Run directories on disk, by sandbox id. */
   listRunDirectories(): Promise<string[]>;
   /** Takes over a sandbox that runs. EngineError sandbox_exited when its VMM is gone (run directory kept), details.exit a VmmExit. */

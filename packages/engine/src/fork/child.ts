@@ -1,126 +1,109 @@
 import { randomBytes } from 'node:crypto';
-import { join } from 'node:path';
-import { openAgentSession } from '../agent/index.js';
+import type { AgentSession } from '../agent/index.js';
 import { deadline } from '../deadline.js';
 import { QemuMachine } from '../machine/machine.js';
-import {
-  type ChildFiles,
-  fillRunDirectory,
-  makeRunDirectory,
-  removeRunDirectory,
-  type VmmUser,
-} from '../machine/run-directory.js';
 import { writeSandboxFile } from '../machine/sandbox-file.js';
-import { childArgv, type MachineShape, vmmFiles } from '../qemu/argv.js';
-import { type LoadSource, loadChild } from '../qemu/load.js';
-import { orEnded, QemuVmm } from '../qemu/vmm.js';
-import type { ShimAbilities } from '../shim/index.js';
-import type { Manifest } from '../snapshot/index.js';
-import type { ForkChild, ForkTimings, LogFunction } from '../types.js';
-import { connectUnix } from '../unix-socket.js';
+import { orEnded } from '../qemu/vmm.js';
+import type { PrimedChild } from '../standby/primed.js';
+import type { ForkChild, ForkTimings } from '../types.js';
+import { askAgent, type Identity, introduce } from './identity.js';
+import { CHILD_MS, type ChildHost, type ChildSource, startWaiting, type WaitingVmm } from './waiting.js';
 
-/** What all children of one snapshot share. */
-export interface ChildSource extends LoadSource {
-  manifest: Manifest;
-  shape: MachineShape;
-  links: ChildFiles;
-}
+/** What a child is made from: ahead of demand, or from nothing. */
+export type Start =
+  | { kind: 'primed'; child: PrimedChild }
+  | { kind: 'process'; waiting: WaitingVmm }
+  | { kind: 'none' };
 
-/** What the host gives to every child. */
-export interface ChildHost {
-  runRoot: string;
-  qemu: string;
-  shimBinary: string;
-  abilities: ShimAbilities;
-  user: VmmUser | undefined;
-  log: LogFunction;
-}
-
-/** How long one child may take from its start to its hello, ms; tens of them when all is well. */
-const CHILD_MS = 60_000;
+const everything = { interpreters: true, user: true };
 
 /**
- * Starts one child: a VMM of its own, the snapshot's memory and state in it, told who it is before anything in it runs.
+ * Makes one child: a VMM of its own, the snapshot's memory and state in it, told who it is before anything in it runs.
  * Whatever fails, nothing of it is left.
  */
 export async function startChild(
   source: ChildSource,
   host: ChildHost,
   child: ForkChild,
+  start: Start,
   signal?: AbortSignal,
 ): Promise<QemuMachine> {
   using limit = deadline(`the fork of ${child.id}`, CHILD_MS, signal);
-  const start = performance.now();
-  const dir = join(host.runRoot, child.id);
-  const generation = randomBytes(16).toString('hex');
-  await makeRunDirectory(dir, host.user);
-  let vmm: QemuVmm | undefined;
+  const { id, hostname, env, metadata } = child;
+  const identity: Identity = { hostname, env, metadata, generation: randomBytes(16).toString('hex') };
+  const clock = new PhaseClock();
+  const waiting = await waitingOf(source, host, start, limit.signal);
   try {
+    clock.lap('spawnMs');
+    const facts = { id, snapshotId: source.manifest.id, generation: identity.generation, hostname };
+    await writeSandboxFile(waiting.vmm.dir, facts);
+    await waiting.moveTo(host.runRoot, id);
+    const { vmm } = waiting;
+    let session: AgentSession;
+    if (start.kind === 'primed') {
+      session = start.child.session;
+      const told = introduce(session, identity, everything, limit.signal);
+      await orEnded(Promise.all([told, vmm.cont(limit.signal)]), vmm.shim, limit.signal);
+    } else {
+      Object.assign(clock.timings, await waiting.load(source, limit.signal));
+      clock.lap(null);
+      session = await orEnded(resumeAs(waiting, identity, limit.signal), vmm.shim, limit.signal);
+    }
+    clock.lap('helloMs');
     const { manifest } = source;
-    await fillRunDirectory(dir, source.links, host.user);
-    const facts = { id: child.id, snapshotId: manifest.id, generation, hostname: child.hostname };
-    [vmm] = await Promise.all([startVmm(dir, source, host, limit.signal), writeSandboxFile(dir, facts)]);
-    const spawnMs = performance.now() - start;
-    const { graftMs, loadMs } = await loadChild(vmm, source, limit.signal);
-    const before = performance.now();
-    const session = await orEnded(resumeAs(vmm, child, generation, limit.signal), vmm.shim, limit.signal);
-    const timings: ForkTimings = {
-      spawnMs,
-      graftMs,
-      loadMs,
-      helloMs: performance.now() - before,
-      totalMs: performance.now() - start,
-    };
-    const { id, hostname } = child;
+    const { generation } = identity;
+    const timings = clock.end();
     return new QemuMachine({ id, vmm, manifest, generation, hostname, timings, session, log: host.log });
   } catch (error) {
-    await vmm?.destroy();
-    await removeRunDirectory(dir);
+    await waiting[Symbol.asyncDispose]();
     throw error;
   }
 }
 
-function startVmm(dir: string, source: ChildSource, host: ChildHost, signal: AbortSignal): Promise<QemuVmm> {
-  const { shimBinary, abilities, user } = host;
-  return QemuVmm.start(
-    { dir, argv: childArgv(host.qemu, source.shape), shimBinary, abilities, user },
-    signal,
-  );
+function waitingOf(
+  source: ChildSource,
+  host: ChildHost,
+  start: Start,
+  signal: AbortSignal,
+): Promise<WaitingVmm> {
+  switch (start.kind) {
+    case 'primed':
+      return Promise.resolve(start.child.waiting);
+    case 'process':
+      return Promise.resolve(start.waiting);
+    case 'none':
+      return startWaiting(source, host, signal);
+  }
 }
 
-/**
- * Lets a loaded child run and tells it who it is. All its processes but the agent are frozen until hello has thawed them.
- */
-async function resumeAs(
-  vmm: QemuVmm,
-  child: ForkChild,
-  generation: string,
-  signal: AbortSignal,
-): ReturnType<typeof openAgentSession> {
-  const opening = openAgentSession({
-    dial: (dialSignal) => connectUnix(join(vmm.dir, vmmFiles.agent), dialSignal),
-    connectTimeoutMs: CHILD_MS,
-  });
-  opening.catch(() => {});
-  await vmm.cont(signal);
+/** Lets a loaded child run and tells it who it is. All its processes but the agent are frozen until hello has thawed them. */
+async function resumeAs(waiting: WaitingVmm, identity: Identity, signal: AbortSignal): Promise<AgentSession> {
+  const opening = askAgent(waiting.vmm, CHILD_MS);
+  await waiting.vmm.cont(signal);
   const session = await opening;
   try {
-    await session.hello(
-      {
-        generation,
-        entropy: randomBytes(64),
-        wallClockNs: BigInt(Date.now()) * 1_000_000n,
-        hostname: child.hostname,
-        machineId: randomBytes(16).toString('hex'),
-        env: child.env,
-        metadata: child.metadata,
-        thaw: { interpreters: true, user: true },
-      },
-      signal,
-    );
+    await introduce(session, identity, everything, signal);
     return session;
   } catch (error) {
     await session.close();
     throw error;
+  }
+}
+
+/** Milliseconds of the phases of one fork. */
+class PhaseClock {
+  readonly timings: ForkTimings = { spawnMs: 0, graftMs: 0, loadMs: 0, helloMs: 0, totalMs: 0 };
+  readonly #start = performance.now();
+  #last = this.#start;
+
+  /** Ends a phase; null for one that is measured elsewhere. */
+  lap(phase: 'spawnMs' | 'helloMs' | null): void {
+    const now = performance.now();
+    if (phase) this.timings[phase] = now - this.#last;
+    this.#last = now;
+  }
+
+  end(): ForkTimings {
+    return { ...this.timings, totalMs: performance.now() - this.#start };
   }
 }

@@ -2,8 +2,10 @@ import { availableParallelism } from 'node:os';
 import pLimit from 'p-limit';
 import { EngineError } from '../errors.js';
 import { reserveMemory } from '../host/memory.js';
-import type { ForkRequest, ForkResult } from '../types.js';
-import { type ChildHost, type ChildSource, startChild } from './child.js';
+import type { Standby } from '../standby/standby.js';
+import type { ForkChild, ForkRequest, ForkResult } from '../types.js';
+import { startChild } from './child.js';
+import type { ChildHost, ChildSource } from './waiting.js';
 
 /** Largest number of children of one request. */
 export const MAX_CHILDREN = 1000;
@@ -25,16 +27,18 @@ export async function forkChildren(
   source: ChildSource,
   host: ChildHost,
   request: ForkRequest,
+  standby: Standby,
   copiedBytes: number,
 ): Promise<ForkResult[]> {
   const { children, signal, onChild } = request;
   if (children.length < 1 || children.length > MAX_CHILDREN)
     throw new EngineError('invalid_argument', `n: ${children.length} is not from 1 to ${MAX_CHILDREN}`);
+  using _busy = standby.busy();
   using _memory = await reserveMemory(children.length, copiedBytes);
   return await Promise.all(
     children.map((child) =>
       starts(async (): Promise<ForkResult> => {
-        const result = await startOne(source, host, child, signal);
+        const result = await startOne(source, host, child, standby, signal);
         onChild?.(result);
         return result;
       }),
@@ -45,12 +49,14 @@ export async function forkChildren(
 async function startOne(
   source: ChildSource,
   host: ChildHost,
-  child: ForkRequest['children'][number],
+  child: ForkChild,
+  standby: Standby,
   signal?: AbortSignal,
 ): Promise<ForkResult> {
   try {
     signal?.throwIfAborted();
-    return { ok: true, id: child.id, machine: await startChild(source, host, child, signal) };
+    const start = await standby.claim(source, host);
+    return { ok: true, id: child.id, machine: await startChild(source, host, child, start, signal) };
   } catch (error) {
     return { ok: false, id: child.id, error };
   }

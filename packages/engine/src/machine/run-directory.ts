@@ -30,29 +30,19 @@ export async function handOver(dir: string, user: VmmUser | undefined): Promise<
   }
 }
 
-/** What a child's directory links to, and the size of its disk. */
-export interface ChildFiles {
-  /** Absolute paths; linked, so that they stay while the child lives. */
-  image: string;
-  disk: string;
-  diskBytes: number;
+/** Links an image into a directory, so that it stays while the child lives. */
+export async function linkImage(dir: string, image: string): Promise<void> {
+  await link(image, join(dir, vmmFiles.image));
 }
 
-/** Makes what a child of a snapshot finds in its directory: image and disk as links, and an overlay of its own. */
-export async function fillRunDirectory(
-  dir: string,
-  files: ChildFiles,
-  user: VmmUser | undefined,
-): Promise<void> {
-  await Promise.all([
-    link(files.image, join(dir, vmmFiles.image)),
-    link(files.disk, join(dir, vmmFiles.disk)),
-    makeOverlay(join(dir, vmmFiles.overlay), files.diskBytes, user),
-  ]);
+/** Links a snapshot's disk into a directory. */
+export async function linkDisk(dir: string, disk: string): Promise<void> {
+  await link(disk, join(dir, vmmFiles.disk));
 }
 
-async function makeOverlay(path: string, bytes: number, user: VmmUser | undefined): Promise<void> {
-  const handle = await open(path, 'wx', 0o600);
+/** Makes the overlay of a child: empty, its own, of the size of the snapshot's disk in bytes. */
+export async function makeOverlay(dir: string, bytes: number, user: VmmUser | undefined): Promise<void> {
+  const handle = await open(join(dir, vmmFiles.overlay), 'wx', 0o600);
   try {
     await handle.writeFile(emptyQcow2(bytes));
     if (user) await handle.chown(user.uid, user.gid);

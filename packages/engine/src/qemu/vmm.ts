@@ -18,7 +18,8 @@ export interface VmmSpec {
 
 /** A QEMU process with its shim and a monitor. */
 export class QemuVmm implements AsyncDisposable {
-  readonly dir: string;
+  /** Its working directory; renamed when a sandbox gets it. */
+  dir: string;
   readonly shim: Shim;
   readonly qmp: Qmp;
 

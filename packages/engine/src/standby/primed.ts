@@ -1,0 +1,85 @@
+import { randomBytes } from 'node:crypto';
+import { type AgentSession, openInterpreter } from '../agent/index.js';
+import { deadline } from '../deadline.js';
+import { askAgent, introduce } from '../fork/identity.js';
+import {
+  CHILD_MS,
+  type ChildHost,
+  type ChildSource,
+  startWaiting,
+  type WaitingVmm,
+} from '../fork/waiting.js';
+import { orEnded } from '../qemu/vmm.js';
+
+/** A child that was loaded, ran its template's `prime`, and is paused until somebody claims it. */
+export class PrimedChild implements AsyncDisposable {
+  readonly waiting: WaitingVmm;
+  readonly session: AgentSession;
+
+  constructor(waiting: WaitingVmm, session: AgentSession) {
+    this.waiting = waiting;
+    this.session = session;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.session.close();
+    await this.waiting[Symbol.asyncDispose]();
+  }
+}
+
+/** Longest that one prime expression may take, ms. */
+const PRIME_MS = 20_000;
+
+const interpretersOnly = { interpreters: true, user: false };
+
+/**
+ * Makes a child ahead of demand. It has a generation of its own, which its claim replaces; processes of the template's user stay
+ * frozen in it, only interpreters run.
+ */
+export async function primeChild(
+  source: ChildSource,
+  host: ChildHost,
+  signal: AbortSignal,
+): Promise<PrimedChild> {
+  using limit = deadline('a primed child', CHILD_MS, signal);
+  const waiting = await startWaiting(source, host, limit.signal);
+  try {
+    await waiting.load(source, limit.signal);
+    return await orEnded(prime(waiting, source, limit.signal), waiting.vmm.shim, limit.signal);
+  } catch (error) {
+    await waiting[Symbol.asyncDispose]();
+    throw error;
+  }
+}
+
+async function prime(waiting: WaitingVmm, source: ChildSource, signal: AbortSignal): Promise<PrimedChild> {
+  const opening = askAgent(waiting.vmm, CHILD_MS);
+  await waiting.vmm.cont(signal);
+  const session = await opening;
+  try {
+    const generation = randomBytes(16).toString('hex');
+    await introduce(
+      session,
+      { generation, hostname: 'standby', env: {}, metadata: '{}' },
+      interpretersOnly,
+      signal,
+    );
+    await evaluate(session, source, signal);
+    await session.freeze({ interpreters: true, user: false });
+    await waiting.vmm.stop(signal);
+    return new PrimedChild(waiting, session);
+  } catch (error) {
+    await session.close();
+    throw error;
+  }
+}
+
+/** Runs the `prime` expressions, so that their code is translated and their memory is touched before the claim. */
+async function evaluate(session: AgentSession, source: ChildSource, signal: AbortSignal): Promise<void> {
+  const { interpreters, prime: expressions } = source.manifest.template;
+  for (const { name, handle } of interpreters) {
+    await using interpreter = await openInterpreter(session, handle);
+    for (const { code } of expressions.filter((entry) => entry.interpreter === name))
+      await interpreter.eval(code, { timeoutMs: PRIME_MS, signal });
+  }
+}
