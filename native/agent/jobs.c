@@ -460,7 +460,11 @@ static bool start_thread(struct job *j, bool apart) {
   if (j->started) return true;
   j->cancel_fd = apart ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
   if (apart && j->cancel_fd < 0) return false;
-  pthread_mutex_init(&j->lock, NULL);
+  pthread_mutexattr_t inherit; /* the main thread runs ahead of all others; a worker that holds what it waits for, too */
+  pthread_mutexattr_init(&inherit);
+  pthread_mutexattr_setprotocol(&inherit, PTHREAD_PRIO_INHERIT);
+  pthread_mutex_init(&j->lock, &inherit);
+  pthread_mutexattr_destroy(&inherit);
   pthread_cond_init(&j->changed, NULL);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
