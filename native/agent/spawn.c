@@ -234,7 +234,9 @@ void verb_spawn(struct slot *s, const struct fields *f) {
     slot_fail(s, ST_INVALID, 0, "role %u is neither user (0) nor interpreter (1)", role);
     return;
   }
-  if (fields_find(f, F_LABEL, &label) && label.length >= LABEL_KEPT) {
+  if (!fields_find(f, F_LABEL, &label))
+    label.length = 0; /* a field that was not found is not left blank */
+  if (label.length >= LABEL_KEPT) {
     slot_fail(s, ST_TOO_LONG, 0, "the label has %u bytes; at most %d are kept", label.length, LABEL_KEPT - 1);
     return;
   }
@@ -262,7 +264,8 @@ void verb_spawn(struct slot *s, const struct fields *f) {
     return;
   }
   p->interpreter = role == 1;
-  memcpy(p->label, label.bytes ? label.bytes : (const uint8_t *)"", label.length);
+  if (label.length)
+    memcpy(p->label, label.bytes, label.length);
   keep_command(p, l.argv);
 
   int procs = group_open(p->handle, p->interpreter), err = 0;
