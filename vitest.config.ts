@@ -1,13 +1,13 @@
 import { defineConfig } from 'vitest/config';
 
-const support = 'test/support/global-setup.ts';
 /** Tests over microVMs: each boots or forks machines, so few of them run at once. */
 const overMachines = {
   testTimeout: 60_000,
   hookTimeout: 60_000,
   teardownTimeout: 60_000,
   maxWorkers: 2,
-  globalSetup: [support],
+  globalSetup: ['test/support/global-setup.ts'],
+  setupFiles: ['test/support/env.ts'],
 };
 
 export default defineConfig({
@@ -36,7 +36,6 @@ export default defineConfig({
           name: 'leftovers',
           include: ['test/leftovers/**/*.test.ts'],
           ...overMachines,
-          globalSetup: [],
           maxWorkers: 1,
           sequence: { groupOrder: 2 },
         },
