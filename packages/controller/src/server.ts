@@ -1,0 +1,159 @@
+/** The REST API as a fastify server: what surrounds all routes. */
+import { createServer, type Server as HttpServer } from 'node:http';
+import type { Socket } from 'node:net';
+import websocket from '@fastify/websocket';
+import { initialCredit, paths, quoteValue } from '@forkd/api';
+import { type FastifyError, type FastifyRequest, fastify } from 'fastify';
+import type { TSchema } from 'typebox';
+import { createAuth } from './auth.js';
+import { ApiError, toApiError } from './errors.js';
+import type { Server } from './http.js';
+import { registerOpenapi } from './openapi.js';
+import { daemonRoutes } from './routes/daemon.js';
+import { execRoutes } from './routes/exec.js';
+import { fileRoutes } from './routes/files.js';
+import { sandboxRoutes } from './routes/sandboxes.js';
+import { snapshotRoutes } from './routes/snapshots.js';
+import { templateRoutes } from './routes/templates.js';
+import type { Services } from './services.js';
+import { checkOf } from './validate.js';
+
+/** Largest JSON body, in bytes: a collected exec may carry stdin. Content of files is not JSON and has no limit here. */
+const bodyLimit = 16 * 1024 * 1024;
+
+export interface BuiltServer {
+  app: Server;
+  /** Server for the unix socket: whoever connects is trusted. */
+  local: HttpServer;
+  /** Server for TCP: the same routes, behind the token. */
+  remote: HttpServer;
+}
+
+export interface ServerOptions {
+  token: string | null;
+  /** Host name that TCP is bound to. */
+  boundHost: () => string | null;
+}
+
+/** Builds the server with all routes; it does not listen yet. */
+export async function buildServer(services: Services, options: ServerOptions): Promise<BuiltServer> {
+  const servers: { local?: HttpServer; remote?: HttpServer } = {};
+  const local = new WeakSet<Socket>();
+  const app = fastify({
+    bodyLimit,
+    routerOptions: { maxParamLength: 1024, ignoreTrailingSlash: true },
+    keepAliveTimeout: 72_000,
+    forceCloseConnections: true,
+    serverFactory: (handler) => {
+      // One set of routes, two doors: a connection is trusted only when it came through the first.
+      servers.local = createServer(handler).on('connection', (socket) => local.add(socket));
+      servers.remote = createServer(handler);
+      servers.remote.keepAliveTimeout = 72_000;
+      servers.remote.on('upgrade', (...event) => servers.local?.emit('upgrade', ...event));
+      return servers.local;
+    },
+    frameworkErrors: (error, _request, reply) => {
+      const { status, body } = answerOf(error);
+      reply.code(status as never).send(body as never);
+    },
+  }) as unknown as Server;
+  app.setValidatorCompiler(({ schema, httpPart }) => {
+    const check = checkOf(schema as TSchema, httpPart ?? 'request');
+    return (value: unknown) => {
+      const error = check(value);
+      return error === null ? { value } : { error };
+    };
+  });
+  // Answers are typed where they are made; a serializer by schema would drop what it does not know.
+  app.setSerializerCompiler(() => (value) => JSON.stringify(value));
+  acceptEmptyJson(app);
+  guard(app, services, createAuth({ ...options, isLocal: (socket) => local.has(socket) }));
+  await registerOpenapi(app, services.version);
+  await app.register(websocket, { options: { maxPayload: initialCredit * 4, perMessageDeflate: false } });
+  await app.register(async (scope) => {
+    const server = scope as Server;
+    daemonRoutes(server, services);
+    templateRoutes(server, services);
+    snapshotRoutes(server, services);
+    sandboxRoutes(server, services);
+    execRoutes(server, services);
+    fileRoutes(server, services);
+    server.get(paths.openapi(), { schema: { hide: true } }, async () => app.swagger());
+  });
+  await app.ready();
+  return { app, local: servers.local as HttpServer, remote: servers.remote as HttpServer };
+}
+
+/** Clients that send "content-type: application/json" with every request do so with no body as well. */
+function acceptEmptyJson(app: Server): void {
+  app.removeContentTypeParser('application/json');
+  const parse = app.getDefaultJsonParser('error', 'error');
+  app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, done) => {
+    if (body === '') done(null, undefined);
+    else parse(request, body as string, done);
+  });
+}
+
+function guard(app: Server, services: Services, authorize: ReturnType<typeof createAuth>): void {
+  const leaves = new WeakMap<FastifyRequest, () => void>();
+  const leave = (request: FastifyRequest) => {
+    leaves.get(request)?.();
+    leaves.delete(request);
+  };
+  app.addHook('onRequest', async (request) => {
+    authorize(request.raw);
+    if (services.closing()) throw new ApiError('shutting_down');
+    if (!request.ws) leaves.set(request, services.enter());
+  });
+  app.addHook('onRequestAbort', async (request) => leave(request));
+  app.addHook('onResponse', async (request, reply) => {
+    leave(request);
+    const route = request.routeOptions.url ?? 'none';
+    services.metrics.answered(request.method, route, reply.statusCode, reply.elapsedTime / 1000);
+  });
+  app.setErrorHandler((error: FastifyError, request, reply) => {
+    const { status, body } = answerOf(error);
+    if (status >= 500) {
+      const route = request.routeOptions.url ?? request.url;
+      services.log.error({ err: error, method: request.method, route, code: body.code }, 'a request failed');
+    }
+    reply
+      .code(status)
+      .type('application/json')
+      .send(body as never);
+  });
+  app.setNotFoundHandler((request) => {
+    const path = quoteValue(request.url.split('?', 1)[0]).slice(1, -1);
+    throw new ApiError('route_not_found', { method: request.method, path });
+  });
+}
+
+/** Status and body of an error answer. */
+function answerOf(error: Error): { status: number; body: ApiError['body'] } {
+  const known = ofFramework(error) ?? toApiError(error);
+  return { status: known.status, body: known.body };
+}
+
+/** What fastify refuses by itself. */
+function ofFramework(error: Error): ApiError | null {
+  if (error instanceof ApiError) return null;
+  const { code = '', statusCode, message } = error as Partial<FastifyError> & { message: string };
+  switch (code) {
+    case 'FST_ERR_CTP_BODY_TOO_LARGE':
+      return new ApiError('payload_too_large', { limit: bodyLimit });
+    case 'FST_ERR_CTP_INVALID_MEDIA_TYPE':
+      return new ApiError('unsupported_media_type', {
+        value: message.replace(/^Unsupported Media Type:? ?/, ''),
+      });
+    case 'FST_ERR_CTP_INVALID_JSON_BODY':
+    case 'FST_ERR_CTP_INVALID_CONTENT_LENGTH':
+      return new ApiError('invalid_json', { problem: message });
+    default:
+  }
+  if (error instanceof SyntaxError && statusCode === 400)
+    return new ApiError('invalid_json', { problem: message });
+  if (code.startsWith('FST_') && statusCode !== undefined && statusCode < 500) {
+    return new ApiError('invalid_argument', { field: 'request', problem: message });
+  }
+  return null;
+}
