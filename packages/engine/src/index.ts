@@ -4,8 +4,12 @@
  * @packageDocumentation
  */
 export * from './agent/index.js';
+export { emptyQcow2 as emptyOverlay } from './disk/qcow2.js';
+export { openEngine } from './engine.js';
 export { type ErrorCode, engineErrorCodes } from './error-codes.js';
 export { EngineError, messageOf } from './errors.js';
+export { childArgv as childArguments } from './qemu/argv.js';
+export { findQemu, type QemuBinary } from './qemu/binary.js';
 export type { VmmExit } from './shim/index.js';
-export * from './snapshot/index.js';
+export { MANIFEST_FORMAT, MachinePin, Manifest } from './snapshot/index.js';
 export * from './types.js';

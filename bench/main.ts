@@ -1,0 +1,146 @@
+/**
+ * `npm run bench`: measures the product as a client sees it, prints one table, and with `--json FILE` writes it.
+ *
+ * @packageDocumentation
+ */
+import { writeFileSync } from 'node:fs';
+import { mkdir } from 'node:fs/promises';
+import { cpus, loadavg, release, totalmem } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { stateDirectory } from '@forkd/api';
+import { findQemu } from '@forkd/engine';
+import type { Forkd } from '@forkd/sdk';
+import { BenchDaemon } from './daemon.js';
+import { BUSY_LOAD, type Conditions, printResult } from './report.js';
+import { coldEval } from './rows/cold.js';
+import { forkEval, forkWall, NUMPY_SUM } from './rows/fork-eval.js';
+import { idleMemory } from './rows/idle-memory.js';
+import { bubblewrapNumpy, gvisorNumpy, havePeer, installPeers } from './rows/peers.js';
+import { roundTrips } from './rows/round-trips.js';
+import { vmmSpawn } from './rows/vmm-spawn.js';
+import { type Row, rowOf, singleRow } from './statistics.js';
+
+const TEMPLATES = fileURLToPath(new URL('../templates/', import.meta.url));
+
+/** Sizes of the two forms: the full one, and one that shows in CI that every row can be measured. */
+const full = { n: 30, cold: 5, wall: 100, wallRuns: 3, idle: 50, peers: 10 };
+const smoke: typeof full = { n: 3, cold: 1, wall: 8, wallRuns: 1, idle: 8, peers: 1 };
+
+const { values: options } = parseArgs({
+  options: {
+    json: { type: 'string' },
+    smoke: { type: 'boolean', default: false },
+    template: { type: 'string', default: 'python' },
+    'install-peers': { type: 'boolean', default: false },
+  },
+});
+const sizes = options.smoke ? smoke : full;
+const template = options.template;
+const rows: Row[] = [];
+
+/** Keeps a row, and tells of it at once: a full run takes minutes. */
+function add(row: Row): Row {
+  rows.push(row);
+  console.error(`${row.name}: ${row.p50?.toFixed(2) ?? '-'} ${row.unit} (${row.ok} of ${row.n})`);
+  return row;
+}
+
+function ratio(name: string, above: Row | undefined, below: Row | undefined): void {
+  const value = above?.p50 && below?.p50 ? above.p50 / below.p50 : null;
+  add(singleRow(name, 'ratio', value, `${above?.name ?? '?'} : ${below?.name ?? '?'}, medians`));
+}
+
+async function build(client: Forkd): Promise<void> {
+  for await (const event of client.templates.build(template)) {
+    if (event.type === 'step' && event.state !== 'running')
+      console.error(`build: ${event.title} (${event.state})`);
+    if (event.type === 'failed') throw new Error(event.error.error);
+  }
+}
+
+const load = loadavg()[0]!;
+if (options['install-peers']) await installPeers();
+const home = process.env.FORKD_BENCH_HOME ?? join(stateDirectory(process.env) ?? '/var/tmp/forkd', 'bench');
+await mkdir(home, { recursive: true, mode: 0o700 });
+const qemu = await findQemu();
+
+let conditions: Conditions;
+let memoryMib: number;
+{
+  await using daemon = await BenchDaemon.start(home, { process: 0, primed: 0 });
+  const { client } = daemon;
+  await build(client);
+  const snapshot = await client.snapshots.get(template);
+  memoryMib = snapshot.memory_mib;
+  const accelerator = snapshot.accelerator as 'kvm' | 'tcg';
+  const checks = (await client.host()).checks as { name: string; found: string }[];
+  conditions = {
+    date: new Date().toISOString(),
+    cores: cpus().length,
+    memory_mib: Math.round(totalmem() / 2 ** 20),
+    accelerator,
+    accelerator_reason: checks.find((check) => check.name === 'accelerator')?.found ?? '',
+    engine: snapshot.engine,
+    engine_version: qemu.version,
+    node: process.version,
+    host_kernel: release(),
+    template,
+    template_memory_mib: memoryMib,
+    load_average_at_start: load,
+    ...(load > BUSY_LOAD && { warning: `the host was busy at the start: load average ${load.toFixed(2)}` }),
+  };
+  add(rowOf('vmm_spawn', 'ms', await vmmSpawn(sizes.n, memoryMib, qemu.path, accelerator), 'R0'));
+  add(rowOf('fork_eval_none', 'ms', await forkEval(client, template, '1+1', sizes.n, null)));
+  add(
+    rowOf(
+      'fork_100_wall',
+      'ms',
+      await forkWall(client, template, sizes.wall, sizes.wallRuns),
+      `${sizes.wall} children`,
+    ),
+  );
+  const idle = await idleMemory(client, template, sizes.idle, sizes.wallRuns);
+  add(rowOf('idle_child_private', 'MiB', idle, `by MemAvailable over ${sizes.idle} children`));
+}
+{
+  await using daemon = await BenchDaemon.start(home, { process: 1, primed: 0 });
+  add(rowOf('fork_eval_process', 'ms', await forkEval(daemon.client, template, '1+1', sizes.n, 'process')));
+}
+{
+  await using daemon = await BenchDaemon.start(home, { process: 0, primed: 1 });
+  const { client } = daemon;
+  const primed = add(
+    rowOf('fork_eval_primed', 'ms', await forkEval(client, template, '1+1', sizes.n, 'primed')),
+  );
+  const numpy = add(
+    rowOf('fork_eval_primed_numpy', 'ms', await forkEval(client, template, NUMPY_SUM, sizes.n, 'primed')),
+  );
+  const trips = await roundTrips(client, home, template, sizes.n);
+  add(rowOf('eval_rtt', 'ms', trips.evalRtt));
+  const exec = add(rowOf('exec_true_rtt', 'ms', trips.execTrueRtt));
+  const cli = rowOf('cli_overhead', 'ms', trips.cliExec);
+  const less = (value: number | null): number | null => (value === null ? null : value - (exec.p50 ?? 0));
+  add({
+    ...cli,
+    p50: less(cli.p50),
+    p90: less(cli.p90),
+    p99: less(cli.p99),
+    note: 'forkd exec ID true, less exec_true_rtt',
+  });
+  const cold = add(
+    rowOf('cold_eval', 'ms', await coldEval(client, join(TEMPLATES, `${template}.yaml`), sizes.cold)),
+  );
+  ratio('cold_eval : fork_eval_primed', cold, primed);
+  const gvisor = (await havePeer('runsc'))
+    ? add(rowOf('gvisor_numpy', 'ms', await gvisorNumpy(sizes.peers)))
+    : undefined;
+  if (await havePeer('bwrap')) add(rowOf('bubblewrap_numpy', 'ms', await bubblewrapNumpy(sizes.peers)));
+  if (gvisor) ratio('gvisor_numpy : fork_eval_primed_numpy', gvisor, numpy);
+  else console.error('gVisor is not installed: run with --install-peers');
+}
+
+printResult({ conditions, rows });
+if (options.json) writeFileSync(options.json, `${JSON.stringify({ conditions, rows }, null, 2)}\n`);
+if (rows.some((row) => row.failed > 0)) process.exitCode = 1;
