@@ -11,7 +11,12 @@ export interface ShimSpec {
   /** The VMM runs as this user and group, where the shim may change it; without: as the shim. */
   uid?: number;
   gid?: number;
-  /** RLIMIT_NOFILE etc. stay; the VMM's environment is empty but for PATH and LC_ALL=C. */
+  /**
+   * The VMM's own seccomp filter lets socketpair, recvmsg, mmap, madvise, munmap and close pass, so that grafts can map where no filter may
+   * be suspended. Default: true for `qemu-system-*`, whose filter lists what it denies.
+   */
+  filterAllowsMaps?: boolean;
+  // RLIMIT_NOFILE etc. stay; the VMM's environment is empty but for PATH and LC_ALL=C.
 }
 
 /** How a VMM ended. `unknown`: its shim had died; never taken for success. */
@@ -28,6 +33,8 @@ export interface ShimAbilities {
   reason?: string;
   /** Whether it can drop the VMM to another user. */
   changeUser: boolean;
+  /** Injection of calls that the VMM's own filter lets pass works: grafts by mapping into QEMU, though no live branches. */
+  attach?: boolean;
 }
 
 /** Host addresses of guest RAM in a VMM, in guest order. */
@@ -87,7 +94,6 @@ export interface StartShimOptions {
   signal?: AbortSignal;
   /** Default 10000. */
   timeoutMs?: number;
+  /** What `probeAbilities` found; without, each shim tries by itself (some ms of its start). */
+  abilities?: ShimAbilities;
 }
-// startShim(spec, options): Promise<Shim>           starts shim and VMM; the shim is in a session of its own (setsid) and survives the caller.
-// adoptShim(dir, options): Promise<Shim>            connects to a shim that runs; starts a new one where it died and its VMM lives (from shim.json).
-//                                                   EngineError sandbox_exited when both are gone.

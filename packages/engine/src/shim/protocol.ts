@@ -1,0 +1,134 @@
+/** What requests and answers of a shim hold. */
+import { constants } from 'node:os';
+import { shimAbilityBits, shimExitKinds, shimExtentKinds, shimStartFlags } from '@forkd/wire';
+import { PayloadReader, PayloadWriter } from './frames.js';
+import type { GraftRequest, RamRange, ResumeRecipe, ShimAbilities, ShimSpec, VmmExit } from './types.js';
+
+/** Who a shim is and what it may do. */
+export interface ShimInfo {
+  pid: number;
+  startTime: bigint;
+  vmmPid: number;
+  vmmStartTime: bigint;
+  abilities: ShimAbilities;
+  /** The VMM has ended already; how is told by EXITED. */
+  ended: boolean;
+}
+
+/** A VMM that has lost its shim. */
+export interface Orphan {
+  vmmPid: number;
+  vmmStartTime: bigint;
+  sockets: readonly string[];
+  filterAllowsMaps: boolean;
+}
+
+const NOBODY_GIVEN = 0xffffffff;
+
+export function encodeStart(spec: ShimSpec, mapsAllowed: boolean, abilities?: ShimAbilities): Buffer {
+  const user = spec.uid !== undefined && spec.gid !== undefined;
+  const flags = (user ? shimStartFlags.USER : 0) | startFlags(mapsAllowed, abilities);
+  const out = new PayloadWriter()
+    .u32(flags, spec.uid ?? NOBODY_GIVEN, spec.gid ?? NOBODY_GIVEN, abilityBits(abilities))
+    .text(abilities?.reason ?? '')
+    .u32(spec.argv.length, spec.sockets.length);
+  for (const text of [...spec.argv, ...spec.sockets]) out.text(text);
+  return out.done();
+}
+
+export function encodeAdopt(orphan: Orphan, abilities?: ShimAbilities): Buffer {
+  const out = new PayloadWriter()
+    .u32(startFlags(orphan.filterAllowsMaps, abilities), orphan.vmmPid)
+    .u64(orphan.vmmStartTime)
+    .u32(abilityBits(abilities))
+    .text(abilities?.reason ?? '')
+    .u32(orphan.sockets.length);
+  for (const text of orphan.sockets) out.text(text);
+  return out.done();
+}
+
+function startFlags(mapsAllowed: boolean, abilities?: ShimAbilities): number {
+  return (abilities ? shimStartFlags.ABILITIES : 0) | (mapsAllowed ? shimStartFlags.MAPS_ALLOWED : 0);
+}
+
+function abilityBits(abilities?: ShimAbilities): number {
+  if (!abilities) return 0;
+  return (
+    (abilities.injection ? shimAbilityBits.INJECTION : 0) |
+    (abilities.changeUser ? shimAbilityBits.CHANGE_USER : 0) |
+    (abilities.attach ? shimAbilityBits.ATTACH : 0)
+  );
+}
+
+export function decodeAbilities(bits: number, reason: string): ShimAbilities {
+  return {
+    injection: (bits & shimAbilityBits.INJECTION) !== 0,
+    changeUser: (bits & shimAbilityBits.CHANGE_USER) !== 0,
+    attach: (bits & shimAbilityBits.ATTACH) !== 0,
+    ...(reason !== '' && { reason }),
+  };
+}
+
+export function decodeInfo(payload: Buffer): ShimInfo {
+  const from = new PayloadReader(payload);
+  const pid = from.u32();
+  const vmmPid = from.u32();
+  const startTime = from.u64();
+  const vmmStartTime = from.u64();
+  const bits = from.u32();
+  const ended = from.u32() !== 0;
+  return { pid, startTime, vmmPid, vmmStartTime, ended, abilities: decodeAbilities(bits, from.text()) };
+}
+
+export function decodeRanges(payload: Buffer): RamRange[] {
+  const from = new PayloadReader(payload);
+  const count = from.u32();
+  return Array.from({ length: count }, () => ({
+    guestOffset: from.u64(),
+    length: from.u64(),
+    address: from.u64(),
+  }));
+}
+
+export function encodeGraft(request: GraftRequest, timeoutMs: number): Buffer {
+  const { ram, files, extents } = request;
+  const out = new PayloadWriter().u32(ram.length, files.length, extents.length, timeoutMs);
+  for (const range of ram) out.u64(range.guestOffset, range.length, range.address);
+  const bytes = Buffer.alloc(extents.length * 32);
+  for (const [index, extent] of extents.entries()) {
+    const at = index * 32;
+    bytes.writeUInt32LE(shimExtentKinds[extent.kind], at);
+    bytes.writeUInt32LE(extent.file, at + 4);
+    bytes.writeBigUInt64LE(extent.fileOffset, at + 8);
+    bytes.writeBigUInt64LE(extent.guestOffset, at + 16);
+    bytes.writeBigUInt64LE(extent.length, at + 24);
+  }
+  out.bytes(bytes);
+  for (const file of files) out.u64(file.bytes).text(file.path);
+  return out.done();
+}
+
+export function encodeArm(recipe: ResumeRecipe): Buffer {
+  const out = new PayloadWriter().u32(recipe.deadlineMs, recipe.lines.length).text(recipe.socket);
+  for (const line of recipe.lines) out.text(line);
+  return out.done();
+}
+
+export function decodeExit(payload: Buffer): VmmExit {
+  const from = new PayloadReader(payload);
+  const kind = from.u32();
+  const value = from.u32();
+  return exitFrom(kind, value, from.text());
+}
+
+/** An exit from its numbers; `unknown` for a kind that is not known. */
+export function exitFrom(kind: number | undefined, value: number, lastWords: string): VmmExit {
+  if (kind === shimExitKinds.exited) return { kind: 'exited', code: value, lastWords };
+  if (kind === shimExitKinds.signaled) return { kind: 'signaled', signal: signalName(value), lastWords };
+  return { kind: 'unknown', lastWords };
+}
+
+function signalName(number: number): string {
+  const entry = Object.entries(constants.signals).find(([, value]) => value === number);
+  return entry?.[0] ?? `signal ${number}`;
+}
