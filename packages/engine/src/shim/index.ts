@@ -1,2 +1,5 @@
 /** The shim: parent of one VMM, from the host's side. */
+export { adoptShim } from './adopt.js';
+export { probeAbilities } from './probe.js';
+export { startShim } from './start.js';
 export type * from './types.js';
