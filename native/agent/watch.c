@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <unistd.h>
@@ -166,7 +165,9 @@ static void watch_body(struct job *j, const struct fields *f) {
   }
   while (size > 0 && path[size - 1] == '/')
     path[--size] = 0;
-  snprintf(w.path, sizeof w.path, "%s%s", size > 0 && path[0] != '/' ? "/" : "", path);
+  size_t slash = size > 0 && path[0] != '/';
+  if (slash) w.path[0] = '/';
+  memcpy(w.path + slash, path, size + 1);
   int opened = tree_open(&w);
   int err = errno;
   if (opened < 0 && (err == ENOSPC || err == EMFILE))
