@@ -1,4 +1,5 @@
 /* Prints the rate of the time stamp counter in kHz, measured against CLOCK_MONOTONIC_RAW. */
+#define _GNU_SOURCE
 #include "tsc.h"
 #include <stdint.h>
 #include <stdio.h>
