@@ -18,14 +18,18 @@
 #define READS_PER_STEP 8
 #define WRITES_PER_STEP 8
 #define REOPEN_MS 200
+/* A SYNC that arrives in two reads is whole within this time, in an emulated guest too. */
+#define HOLD_MS 30
 
 static void stream_ready(struct watched *w, uint32_t events);
 static void listener_ready(struct watched *w, uint32_t events);
 static void reopen(struct timer *t);
+static void held_long_enough(struct timer *t);
 
 static struct watched stream = {.fd = -1, .ready = stream_ready};
 static struct watched listener = {.fd = -1, .ready = listener_ready};
 static struct timer reopening = {.fire = reopen};
+static struct timer hold = {.fire = held_long_enough};
 static const char *device;
 static bool readable, writable;
 static bool synced; /* the host spoke SYNC here and has kept to the rules since: frames are believed and sent */
@@ -42,6 +46,7 @@ static bool reply_due, resumed_due, reply_resumed;
 static uint8_t reply_nonce[16], reply_session[16];
 
 static void start_over(void) {
+  timer_clear(&hold);
   rx_at = rx_have = rx_scanned = 0;
   tx_at = tx_have = 0;
   reply_due = resumed_due = synced = false;
@@ -162,12 +167,27 @@ static bool sync_received(const uint8_t *p) {
   return true;
 }
 
-static void parse(void) {
+/* How many of the last bytes may be the first of a magic. */
+static size_t perhaps_magic(void) {
+  static const uint8_t m[16] = FK_SYNC_MAGIC;
+  size_t n = rx_have < 15 ? rx_have : 15;
+  while (n && memcmp(rx + rx_have - n, m, n)) n--;
+  return n;
+}
+
+/*
+ * `patient`: bytes at the end that may begin a SYNC are not taken for the rest of a frame that broke off, until more has
+ * come or HOLD_MS have passed. A frame that truly ends in such bytes is late by that, when nothing follows it.
+ */
+static void parse(bool patient) {
+  timer_clear(&hold);
   for (;;) {
     size_t from = rx_scanned > rx_at ? rx_scanned : rx_at;
     const uint8_t *magic = find_magic(rx + from, rx_have - from);
-    size_t stop = magic ? (size_t)(magic - rx) : rx_have;
-    parse_frames(stop);
+    size_t held = magic || !patient ? 0 : perhaps_magic();
+    size_t stop = magic ? (size_t)(magic - rx) : rx_have - held;
+    if (stop > rx_at) parse_frames(stop);
+    if (held && synced) timer_set(&hold, HOLD_MS);
     if (!magic) {
       /* The last 15 bytes may be the first of a magic. */
       size_t tail = rx_have > 15 ? rx_have - 15 : 0;
@@ -198,12 +218,17 @@ static void parse(void) {
   }
 }
 
+static void held_long_enough(struct timer *t) {
+  (void)t;
+  parse(false);
+}
+
 static void receive(void) {
   for (int i = 0; i < READS_PER_STEP && readable; i++) {
     ssize_t n = read(stream.fd, rx + rx_have, sizeof rx - rx_have);
     if (n > 0) {
       rx_have += (size_t)n;
-      parse();
+      parse(true);
       continue;
     }
     if (n < 0 && errno == EINTR) continue;
