@@ -48,7 +48,8 @@ export async function startAgentHost(): Promise<AgentHost> {
       await exited;
       clearTimeout(stubborn);
       await rm(directory, { recursive: true, force: true });
-      if (/AddressSanitizer|runtime error|LeakSanitizer/.test(said)) throw new Error(`the agent failed:\n${said}`);
+      if (/AddressSanitizer|runtime error|LeakSanitizer/.test(said))
+        throw new Error(`the agent failed:\n${said}`);
     },
   };
 }
