@@ -42,7 +42,7 @@ describe('forkd shell', () => {
       ['shell', box.id],
       [
         [/[#$] $/, 'stty size; tty\r'],
-        [/33 99[^]*\/dev\/[^]*[#$] $/, 'exit 6\r'],
+        [/33 99[\s\S]*\/dev\/[\s\S]*[#$] $/, 'exit 6\r'],
       ],
     );
     expect(code).toBe(6);
@@ -60,7 +60,7 @@ describe('forkd shell', () => {
         [/[#$] $/, 'echo start; sleep 1000\r'],
         [/\nstart\r\n/, '\u0003'],
         [/[#$] $/, 'echo $((40 + 2))\r'],
-        [/42[^]*[#$] $/, '\u0004'],
+        [/42[\s\S]*[#$] $/, '\u0004'],
       ],
     );
     expect(output).toContain('42');
