@@ -233,6 +233,18 @@ export const errorTable = {
     message: 'the state directory {path} cannot be used: {problem}',
     remedy: 'Make it writable for this user, or set FORKD_HOME to another directory.',
   },
+  daemon_running: {
+    status: 409,
+    kind: 'conflict',
+    message: 'a daemon with pid {pid} has the state directory {path} already',
+    remedy: 'Use it as it is, end it with "kill {pid}", or set FORKD_HOME to another directory.',
+  },
+  address_unusable: {
+    status: 409,
+    kind: 'conflict',
+    message: 'cannot listen on {where}: {problem}',
+    remedy: 'Choose another address with --bind HOST:PORT, or leave it out to use the unix socket.',
+  },
   // --- commands and files of a guest
   command_not_found: {
     status: 400,

@@ -1,1 +1,9 @@
-export {};
+/**
+ * `@forkd/controller`: the daemon. Started as a program by the CLI (`main.js`), or embedded by {@link serve}.
+ *
+ * @packageDocumentation
+ */
+export { type Daemon, type ServeOptions, serve, version } from './daemon.js';
+export type { OpenEngine } from './engine-factory.js';
+export { ApiError, toApiError } from './errors.js';
+export { createLog, type Log, openLog, silentLog } from './log.js';
