@@ -1,8 +1,8 @@
 /*
  * The transport: bytes that may break off, or be the rest of somebody else's conversation, at any place.
  *
- * SYNC is looked for everywhere in what arrives. Frames before it are taken, a frame that it interrupts is forgotten, in both
- * directions: half a frame in the send buffer is dropped and SYNC_REPLY goes out whole; the host discards what came before it.
+ * SYNC is looked for everywhere in what arrives. A frame that it interrupts is forgotten, in both directions: half a frame in
+ * the send buffer is dropped and SYNC_REPLY goes out whole; the host discards what came before it.
  *
  * Watched edge-triggered: a virtio-serial port without a host reports EPOLLHUP for as long as that lasts, which would make a
  * level-triggered loop spin.
@@ -184,9 +184,11 @@ static void parse(bool patient) {
   for (;;) {
     size_t from = rx_scanned > rx_at ? rx_scanned : rx_at;
     const uint8_t *magic = find_magic(rx + from, rx_have - from);
+    /* What stands right before a SYNC is not believed: it may be a frame that broke off and the first bytes of another SYNC
+       that did. Were there whole frames among it, the host sends them again, as after any break. */
     size_t held = magic || !patient ? 0 : perhaps_magic();
     size_t stop = magic ? (size_t)(magic - rx) : rx_have - held;
-    if (stop > rx_at) parse_frames(stop);
+    if (!magic && stop > rx_at) parse_frames(stop);
     if (held && synced) timer_set(&hold, HOLD_MS);
     if (!magic) {
       /* The last 15 bytes may be the first of a magic. */
