@@ -271,7 +271,9 @@ void process_reaped(pid_t pid, int status, const void *rusage) {
   input_close(&p->input);
   for (int i = 0; i < p->outputs; i++)
     output_owe(&p->output[i]);
-  timer_set(&p->grace, GRACE_MS);
+  /* A group that was killed as a whole only needs time to die. */
+  bool dying = p->stopping || p->outcome[0] == OUTCOME_OOM;
+  timer_set(&p->grace, dying ? DYING_MS : GRACE_MS);
   process_settle(p);
 }
 

@@ -15,6 +15,7 @@ enum {
   LABEL_KEPT = 256,      /* with the NUL */
   READ_AT_ONCE = 65536,  /* per readiness event, so that one loud process does not starve others */
   GRACE_MS = 200,        /* how long descendants that hold a pipe may go on writing after the end */
+  DYING_MS = 3000,       /* the same for descendants that were killed with it: giving back much memory takes a while */
   PTY_HOLDS = 131072,    /* more bytes than a pty can hold between its two ends */
   MAX_GROUPS = 64,       /* supplementary groups of a user */
 };

@@ -151,18 +151,21 @@ void verb_signal(struct slot *s, const struct fields *f) {
     slot_fail(s, ST_NO_SUCH_PROCESS, 0, "process %u has ended", p->handle);
     return;
   }
-  if (cancel || (all && number == SIGKILL && !p->reaped && options.real)) {
-    if (cancel)
-      process_stop(p, OUTCOME_CANCELLED);
-    else
-      group_kill(p->handle, p->interpreter);
+  if (cancel && !p->reaped) {
+    process_stop(p, OUTCOME_CANCELLED);
     slot_reply(s, NULL);
     return;
+  }
+  if (cancel) {
+    all = true; /* what it left behind */
+    number = SIGKILL;
   }
   int reached = 0;
   if (all && options.real)
     reached = group_signal(p->handle, p->interpreter, (int)number);
-  else if (all)
+  if (all && options.real && number == SIGKILL)
+    group_kill(p->handle, p->interpreter); /* also what forks faster than one can count */
+  if (all && !options.real)
     reached = kill(-p->pid, (int)number) == 0;
   if (!p->reaped && reached == 0)
     reached = kill(p->pid, (int)number) == 0;
