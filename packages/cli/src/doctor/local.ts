@@ -1,6 +1,6 @@
 /** Checks that need no daemon: what it takes to start one. */
 import { accessSync, constants, existsSync, mkdirSync, statfsSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { homeFiles } from '@forkd/api';
 import { daemonProgram, homeDirectory } from '../daemon.js';
@@ -56,7 +56,7 @@ function homeChecks(): Check[] {
 function spaceCheck(home: string): Check {
   const { bavail, bsize } = statfsSync(home);
   const free = bavail * bsize;
-  const found = `${bytes(free)} free in ${dirname(join(home, '.'))}`;
+  const found = `${bytes(free)} free for ${home}`;
   if (free >= diskWanted) return { name: 'disk space', state: 'pass', found };
   const remedy = 'free space there, or set FORKD_HOME to a directory on a larger disk';
   return { name: 'disk space', state: 'warn', found, remedy };
