@@ -280,14 +280,27 @@ static int start_stub(struct inject *in, const uint8_t *entry, struct user_regs_
   return set_regs(in, &r);
 }
 
-int inject_call(struct inject *in, int64_t *result, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t g) {
+/*
+ * Brings the target to the entry of a system call, then makes it the one that is wanted. What it enters with is read(-1), which every VMM's
+ * filter lets pass and which does nothing: the filter counts again as soon as the tracer is dead, and wherever that happens here while it
+ * waits, the target has nothing in hand that it would be killed for.
+ */
+static int enter(struct inject *in, const uint8_t *entry, long number, const uint64_t args[6]) {
   struct session *s = session_of(in);
   struct user_regs_struct r = in->resume;
-  r.rax = (uint64_t)number, r.rdi = a, r.rsi = b, r.rdx = c, r.r10 = d, r.r8 = e, r.r9 = g;
-  if (start_stub(in, stub_begin, r)) return -1;
-  /* Entry, then exit. */
-  if (run_until(s, PTRACE_SYSCALL, is_syscall_stop) || run_until(s, PTRACE_SYSCALL, is_syscall_stop)) return -1;
-  if (get_regs(in, &r)) return -1;
+  r.rax = SYS_read, r.rdi = UINT64_MAX, r.rsi = 0, r.rdx = 0;
+  if (start_stub(in, entry, r) || run_until(s, PTRACE_SYSCALL, is_syscall_stop) || get_regs(in, &r)) return -1;
+  if (r.rsp != in->stack || r.orig_rax != SYS_read) return fail(in->fault, EIO, "process %d is not where it was sent", in->pid);
+  r.orig_rax = (uint64_t)number;
+  r.rdi = args[0], r.rsi = args[1], r.rdx = args[2], r.r10 = args[3], r.r8 = args[4], r.r9 = args[5];
+  return set_regs(in, &r);
+}
+
+int inject_call(struct inject *in, int64_t *result, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t g) {
+  struct session *s = session_of(in);
+  struct user_regs_struct r;
+  const uint64_t args[6] = {a, b, c, d, e, g};
+  if (enter(in, stub_begin, number, args) || run_until(s, PTRACE_SYSCALL, is_syscall_stop) || get_regs(in, &r)) return -1;
   if (r.rip != in->stub + (uint64_t)(stub_called - stub_begin))
     return fail(in->fault, EIO, "process %d left the injected call (at %llx)", in->pid, (unsigned long long)r.rip);
   *result = (int64_t)r.rax;
@@ -334,27 +347,24 @@ static int set_options(struct session *s, unsigned long extra) {
 
 /* From the entry of clone to its exit, past the event that names the clone. */
 static int follow_clone(struct session *s, pid_t *clone) {
-  for (int entered = 0;;) {
-    if (run_until(s, PTRACE_SYSCALL, is_fork_or_syscall_stop)) return -1;
+  for (;;) {
     struct __ptrace_syscall_info info;
+    if (run_until(s, PTRACE_SYSCALL, is_fork_or_syscall_stop)) return -1;
     if (ptrace(PTRACE_GET_SYSCALL_INFO, s->in.pid, sizeof info, &info) < 0) return fail(s->in.fault, errno, "syscall info");
-    if (info.op == PTRACE_SYSCALL_INFO_ENTRY && !entered) entered = 1;
-    else if (info.op == PTRACE_SYSCALL_INFO_EXIT) return 0;
-    else {
-      unsigned long message = 0;
-      if (ptrace(PTRACE_GETEVENTMSG, s->in.pid, 0, &message)) return fail(s->in.fault, errno, "event message");
-      *clone = (pid_t)message;
-    }
+    if (info.op == PTRACE_SYSCALL_INFO_EXIT) return 0;
+    unsigned long message = 0;
+    if (ptrace(PTRACE_GETEVENTMSG, s->in.pid, 0, &message)) return fail(s->in.fault, errno, "event message");
+    *clone = (pid_t)message;
   }
 }
 
 int inject_clone(struct inject *in, pid_t *clone) {
   struct session *s = session_of(in);
-  struct user_regs_struct r = in->resume;
+  struct user_regs_struct r;
   /* A stack at address 8: should the clone ever run, not even a signal handler of the VMM's can catch what happens to it. */
-  r.rax = SYS_clone, r.rdi = CLONE_PARENT | SIGCHLD, r.rsi = 8, r.rdx = r.r10 = r.r8 = 0;
+  const uint64_t args[6] = {CLONE_PARENT | SIGCHLD, 8, 0, 0, 0, 0};
   *clone = 0;
-  if (set_options(s, PTRACE_O_TRACEFORK | PTRACE_O_TRACECLONE) || start_stub(in, stub_clone, r) || follow_clone(s, clone)) return -1;
+  if (set_options(s, PTRACE_O_TRACEFORK | PTRACE_O_TRACECLONE) || enter(in, stub_clone, SYS_clone, args) || follow_clone(s, clone)) return -1;
   if (get_regs(in, &r) || set_options(s, 0)) return -1;
   if ((int64_t)r.rax < 0) return fail(in->fault, (int)-(int64_t)r.rax, "clone of process %d: %s", in->pid, strerror((int)-(int64_t)r.rax));
   int status;
