@@ -44,8 +44,15 @@ int write_record(struct fault *f) {
   struct stat ns = {0};
   read_boot_id(boot, sizeof boot);
   stat("/proc/self/ns/pid", &ns);
-  FILE *file = fopen("shim.json.tmp", "we");
-  if (!file) return fail(f, errno, "make shim.json.tmp: %s", strerror(errno));
+  /* The VMM may make files here too: ours is always a new one, never what a name of the VMM's leads to. */
+  unlink("shim.json.tmp");
+  int fd = open("shim.json.tmp", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+  if (!file) {
+    fail(f, errno, "make shim.json.tmp: %s", strerror(errno));
+    if (fd >= 0) close(fd);
+    return -1;
+  }
   fprintf(file, "{\"version\":%d,\"pid\":%d,\"startTime\":\"%llu\",\"vmmPid\":%d,\"vmmStartTime\":\"%llu\",\"bootId\":\"%s\",\"pidNamespace\":\"%llu\",\"sockets\":[",
           SHIM_VERSION, getpid(), (unsigned long long)start_time_of(getpid()), vmm.pid, (unsigned long long)vmm.start_time, boot, (unsigned long long)ns.st_ino);
   for (int i = 0; i < vmm.socket_count; i++) fprintf(file, "%s\"%s\"", i ? "," : "", vmm.sockets[i]);
