@@ -119,14 +119,14 @@ static void consume(struct watch *w, const char *buffer, size_t size) {
     const struct inotify_event *e = (const struct inotify_event *)(const void *)(buffer + at);
     size_t length = sizeof *e + e->len;
     at += length;
-    on_event(w, e, size - at);
-    if (w->seen_bytes > length) {
+    if (w->seen_bytes >= length) {
       w->seen_bytes -= length;
-    } else if (w->seen_count > 0) {
+    } else if (w->seen_count > 0) { /* came after the last scan: it repeats nothing */
       memset(w->seen, 0, sizeof w->seen);
       w->seen_count = 0;
       w->seen_bytes = 0;
     }
+    on_event(w, e, size - at);
   }
 }
 
