@@ -56,18 +56,6 @@ static void loopback_up(void) {
   close(fd);
 }
 
-/*
- * Writes the files that every hello writes. The first write of a file of the image copies it up into the disk, and waits for the disk:
- * 150 ms under tcg, which so are paid by the template and not by each of its children.
- */
-static void own_identity_files(void) {
-  static const char none[] = "00000000000000000000000000000000\n";
-  int err = identity_hostname("forkd");
-  if (err) log_line("cannot set the hostname: %s", strerror(err));
-  err = identity_write("/etc/machine-id", none, sizeof none - 1);
-  if (err) log_line("/etc/machine-id: %s", strerror(err));
-}
-
 void init_machine(void) {
   char image[32], disk[32];
   umask(0);
@@ -80,7 +68,9 @@ void init_machine(void) {
   mounts_enter();
   umask(022);
   loopback_up();
-  own_identity_files();
+  mounts_identity();
+  int err = identity_hostname("forkd");
+  if (err) log_line("cannot set the hostname: %s", strerror(err));
   say("/proc/sys/kernel/panic", "-1");        /* at once: a machine that panicked must not linger as a running one */
   say("/proc/sys/kernel/core_pattern", "core");
   say("/proc/sys/net/ipv4/ping_group_range", "0 2147483647");

@@ -24,3 +24,5 @@ void mounts_first(void);
 void mounts_overlay(const char *image, const char *disk);
 /* What a system expects below a root, then that root becomes /, and the initramfs is emptied. */
 void mounts_enter(void);
+/* The files that say who a machine is, on tmpfs: a hello writes them at each fork, and must not wait for a disk. */
+void mounts_identity(void);

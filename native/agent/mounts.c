@@ -142,3 +142,31 @@ void mounts_enter(void) {
   attach(".", "/", NULL, MS_MOVE, NULL);
   if (chroot(".") || chdir("/")) init_cannot("make the overlay the root: %s", strerror(errno));
 }
+
+/* Copies what the image has of a file, at most 64 KiB: a longer one is not worth its place in memory. */
+static void copy_small(const char *from, const char *to) {
+  static char bytes[65536];
+  int in = open(from, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (out < 0) init_cannot("make %s: %s", to, strerror(errno));
+  ssize_t n = in < 0 ? 0 : read(in, bytes, sizeof bytes);
+  if (n > 0 && write(out, bytes, (size_t)n) != n) init_cannot("write %s: %s", to, strerror(errno));
+  if (in >= 0) close(in);
+  close(out);
+}
+
+void mounts_identity(void) {
+  static const char *const names[] = {"hostname", "hosts", "machine-id"};
+  char target[64], own[64];
+  directory("/etc", 0755);
+  directory("/run/forkd/etc", 0755);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    snprintf(target, sizeof target, "/etc/%s", names[i]);
+    snprintf(own, sizeof own, "/run/forkd/etc/%s", names[i]);
+    copy_small(target, own);
+    int fd = open(target, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644); /* a mount needs something to lie on */
+    if (fd < 0) init_cannot("make %s: %s", target, strerror(errno));
+    close(fd);
+    attach(own, target, NULL, MS_BIND, NULL);
+  }
+}
