@@ -5,7 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, existsSync, mkdirSync, openSync, readFileSync, statSync, watch } from 'node:fs';
 import { connect } from 'node:net';
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import type { Readable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { homeFiles, stateDirectory } from '@forkd/api';
@@ -49,13 +49,18 @@ export function homeDirectory(env: NodeJS.ProcessEnv = process.env): string {
 /**
  * Makes sure that a daemon answers on the socket of `home`. Of two that are started at once, one wins and both callers get it.
  *
+ * @param program the daemon's; another only in tests
  * @throws CliError when it cannot be started; with the reason that it gave
  */
-export async function ensureDaemon(home: string, signal?: AbortSignal): Promise<RunningDaemon> {
+export async function ensureDaemon(
+  home: string,
+  signal?: AbortSignal,
+  program: string = daemonProgram,
+): Promise<RunningDaemon> {
   const socket = join(home, homeFiles.socket);
   if (await answers(socket)) return {};
   const log = openLog(home);
-  const child = start(home, log.fd);
+  const child = start(program, home, log.fd);
   closeSync(log.fd);
   const slow = setTimeout(() => process.stderr.write('starting the daemon ...\n'), 1000);
   try {
@@ -110,15 +115,11 @@ export function answers(socket: string): Promise<boolean> {
   });
 }
 
-function start(home: string, log: number): ChildProcess {
-  if (!existsSync(daemonProgram)) {
-    throw new CliError(
-      'failed',
-      `the daemon is not built: ${daemonProgram} is missing`,
-      'run "npm run build"',
-    );
+function start(program: string, home: string, log: number): ChildProcess {
+  if (!existsSync(program)) {
+    throw new CliError('failed', `the daemon is not built: ${program} is missing`, 'run "npm run build"');
   }
-  const args = [daemonProgram, 'serve', '--idle-secs', String(idleSecs)];
+  const args = [program, 'serve', '--idle-secs', String(idleSecs)];
   const child = spawn(process.execPath, args, {
     // A session of its own: ctrl-C in this terminal is not for it.
     detached: true,
@@ -179,8 +180,10 @@ async function appears(socket: string, ms: number, signal?: AbortSignal): Promis
   if (ms === 0) return answers(socket);
   const deadline = AbortSignal.any([AbortSignal.timeout(ms), ...(signal ? [signal] : [])]);
   return new Promise((done) => {
-    const watcher = watch(join(socket, '..'), () => void check());
+    let again: NodeJS.Timeout | undefined;
+    const watcher = watch(dirname(socket), () => void check());
     const stop = (result: boolean) => {
+      clearTimeout(again);
       watcher.close();
       deadline.removeEventListener('abort', giveUp);
       done(result);
@@ -188,7 +191,10 @@ async function appears(socket: string, ms: number, signal?: AbortSignal): Promis
     const giveUp = () => stop(false);
     deadline.addEventListener('abort', giveUp);
     async function check(): Promise<void> {
+      clearTimeout(again);
       if (await answers(socket)) stop(true);
+      // A socket shows up when it is bound, and accepts when it listens: of that there is no event.
+      else if (existsSync(socket) && !deadline.aborted) again = setTimeout(check, 50);
     }
     void check();
   });
