@@ -40,9 +40,12 @@ export interface BootArgs {
 
 /** Arguments of a template's machine: boots a kernel, its memory is the file that becomes the base. */
 export function bootArgv(binary: string, shape: MachineShape, boot: BootArgs): string[] {
+  // tsc=reliable: on a busy host the kernel's watchdog takes the guest's TSC for broken, and its clock then ticks by the jiffy.
   const append = [
     'console=ttyS0 quiet panic=-1 reboot=t rdinit=/init mitigations=off',
-    ...(shape.accelerator === 'tcg' ? [`tsc_early_khz=${Math.round(boot.tscKhz)} no_timer_check`] : []),
+    ...(shape.accelerator === 'tcg'
+      ? [`tsc_early_khz=${Math.round(boot.tscKhz)} tsc=reliable no_timer_check`]
+      : []),
   ].join(' ');
   return [
     ...common(binary, shape),
