@@ -1,4 +1,5 @@
 /** What every command gets: options, output, a signal for ctrl-C, and the daemon's client on demand. */
+import { signals } from '@forkd/api';
 import { Forkd } from '@forkd/sdk';
 import type { Command } from 'commander';
 import { ensureDaemon, homeDirectory, type RunningDaemon } from './daemon.js';
@@ -28,13 +29,23 @@ export function action<A extends unknown[]>(
     const args = given.slice(0, -1) as A;
     const options = given.at(-2) as { json?: boolean };
     await using context = new CommandContext(options.json === true);
-    process.exitCode = (await body(context, ...args)) ?? 0;
+    try {
+      process.exitCode = (await body(context, ...args)) ?? 0;
+    } catch (error) {
+      const death = context.death;
+      if (death === undefined) throw error;
+      // Whatever broke, it broke since we were told to end.
+      context.out.note(`ended by ${death}`);
+      process.exitCode = 128 + (signals[death] ?? 0);
+    }
   });
 }
 
 class CommandContext implements Context, AsyncDisposable {
   readonly out: Output;
   readonly signal: AbortSignal;
+  /** The signal that ended us. */
+  death: NodeJS.Signals | undefined;
   readonly #interrupt = new AbortController();
   #client: Forkd | undefined;
   #daemon: RunningDaemon | undefined;
@@ -64,6 +75,7 @@ class CommandContext implements Context, AsyncDisposable {
   }
 
   readonly #stop = (name: NodeJS.Signals): void => {
+    this.death ??= name;
     this.#interrupt.abort(new Error(name));
   };
 }

@@ -55,6 +55,10 @@ export function reportOf(error: unknown): Report {
   if (error instanceof CliError) {
     return { message: error.message, hint: error.hint, code: error.kind, exitCode: exitCodes[error.kind] };
   }
+  if (isSystemError(error)) {
+    // A file or directory of ours: the message of Node names it.
+    return { message: error.message, hint: undefined, code: error.code, exitCode: exitCodes.refused };
+  }
   const message = error instanceof Error ? (error.stack ?? error.message) : String(error);
   return {
     message: `forkd has a defect: ${message}`,
@@ -62,6 +66,12 @@ export function reportOf(error: unknown): Report {
     code: 'internal',
     exitCode: exitCodes.failed,
   };
+}
+
+function isSystemError(error: unknown): error is Error & { code: string } {
+  return (
+    error instanceof Error && 'code' in error && ('syscall' in error || /^ERR_FS_/.test(String(error.code)))
+  );
 }
 
 /** Prints an error: two lines for people, one line of JSON for scripts that asked for it. */
