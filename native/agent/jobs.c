@@ -383,7 +383,6 @@ static void pump(struct job *j) {
   j->pumping = false;
   if (finished && !j->slot) {
     j->busy = false;
-    j->body = NULL;
     if (j - jobs < WORKERS) assign();
   }
 }
