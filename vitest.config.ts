@@ -22,10 +22,20 @@ export default defineConfig({
         },
       },
       {
+        // The agent as a program of the host: no machines.
+        test: {
+          name: 'agent',
+          include: ['test/agent-cut/**/*.test.ts'],
+          testTimeout: 300_000,
+          maxWorkers: 1,
+          sequence: { groupOrder: 6 },
+        },
+      },
+      {
         test: {
           name: 'vm',
           include: ['test/**/*.test.ts'],
-          exclude: ['test/{faults,fuzz,parity,soak,leftovers}/**'],
+          exclude: ['test/{agent-cut,faults,fuzz,parity,soak,leftovers}/**'],
           ...overMachines,
           sequence: { groupOrder: 1 },
         },

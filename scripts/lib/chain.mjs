@@ -35,7 +35,7 @@ export function test(args) {
     }
     const projects = args.some((arg) => arg.startsWith('--project'))
       ? []
-      : ['unit', 'vm', 'leftovers'].flatMap((name) => ['--project', name]);
+      : ['unit', 'agent', 'vm', 'leftovers'].flatMap((name) => ['--project', name]);
     const vitest = join(root, 'node_modules/vitest/vitest.mjs');
     return run(process.execPath, [vitest, 'run', ...projects, ...args], { cwd: root });
   });
