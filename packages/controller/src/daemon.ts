@@ -11,10 +11,9 @@ import {
 } from 'node:fs';
 import { isAbsolute, join } from 'node:path';
 import { type DaemonInfo, homeFiles } from '@forkd/api';
-import type { Engine, LogFunction } from '@forkd/engine';
+import { type Engine, type EngineOptions, type LogFunction, openEngine } from '@forkd/engine';
 import { loadToken } from './auth.js';
 import { Builds } from './builds.js';
-import { type OpenEngine, openEngine } from './engine-factory.js';
 import { ApiError } from './errors.js';
 import { IdleTimer } from './idle.js';
 import { checkSocketPath, listenLocal, listenRemote, parseBind, type TcpAddress } from './listen.js';
@@ -26,6 +25,9 @@ import { Sandboxes } from './sandboxes.js';
 import { type BuiltServer, buildServer } from './server.js';
 import { Snapshots } from './snapshots.js';
 import { Templates } from './templates.js';
+
+/** How the daemon gets its engine. */
+export type OpenEngine = (options: EngineOptions) => Promise<Engine>;
 
 export interface ServeOptions {
   /** State directory, absolute. Made with mode 0700 when it does not exist. */

@@ -3,7 +3,6 @@
  *
  * @packageDocumentation
  */
-export { type Daemon, type ServeOptions, serve, version } from './daemon.js';
-export type { OpenEngine } from './engine-factory.js';
+export { type Daemon, type OpenEngine, type ServeOptions, serve, version } from './daemon.js';
 export { ApiError, toApiError } from './errors.js';
 export { createLog, type Log, openLog, silentLog } from './log.js';
