@@ -19,6 +19,7 @@
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -95,12 +96,18 @@ static int settle(void) {
   return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* Refuses before there is a loop: one frame, then the end. */
+/* Refuses before there is a loop: one frame, then the end. What the daemon has sent is read first: else it would see a reset, not the reason. */
 static int refuse(int type, const struct fault *f) {
   uint8_t h[SHIM_HEADER_SIZE + 4] = {'f', 's', SHIM_VERSION, (uint8_t)(type | SHIM_REPLY), 1, 0, 0, 0};
   uint32_t text = (uint32_t)strlen(f->text), length = text + 4, code = (uint32_t)f->code;
   memcpy(h + 8, &length, 4), memcpy(h + 12, &code, 4), memcpy(h + 16, &text, 4);
   if (write(FIRST_CONNECTION, h, sizeof h) < 0 || write(FIRST_CONNECTION, f->text, text) < 0) return 3;
+  shutdown(FIRST_CONNECTION, SHUT_WR);
+  struct pollfd p = {FIRST_CONNECTION, POLLIN, 0};
+  char drop[4096];
+  int64_t until = now_us() + 1000000;
+  for (int64_t left; (left = until - now_us()) > 0 && poll(&p, 1, (int)(left / 1000) + 1) >= 0;)
+    if (read(FIRST_CONNECTION, drop, sizeof drop) <= 0) break;
   return 1;
 }
 

@@ -194,13 +194,10 @@ void handle_request(struct conn *c, uint32_t type, uint32_t id, struct reader *r
     case SF_END: end_requested = true; break;
     default: result = fail(&f, ENOSYS, "request %u is not known to this shim", type);
   }
+  if (begins && result) remove_sockets(); /* nothing was begun: nothing stays */
   if (result) send_failure(c, type, id, &f);
   else send_reply(c, type, id, &w);
   free(w.data);
   if (type == SF_HELLO && vmm.ended) announce_exit(c);
-  if (begins && result) {
-    /* Nothing was begun: nothing stays. */
-    remove_sockets();
-    _exit(1);
-  }
+  if (begins && result) _exit(1);
 }
