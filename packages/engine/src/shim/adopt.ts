@@ -1,4 +1,5 @@
 import { join } from 'node:path';
+import { setTimeout } from 'node:timers/promises';
 import { shimFrames } from '@forkd/wire';
 import { EngineError } from '../errors.js';
 import { readTail } from '../read-tail.js';
@@ -12,6 +13,9 @@ import type { Shim, StartShimOptions } from './types.js';
 
 const LAST_WORDS = 4096;
 const HELLO_MS = 5000;
+/** How long a shim may take to be gone after its sockets, ms. The end of somebody else's child raises no event here. */
+const SETTLE_MS = 1000;
+const SETTLE_STEP_MS = 5;
 
 /**
  * Finds the shim of a run directory: connects to it where it runs, starts a new one where it has died and its VMM lives.
@@ -29,7 +33,8 @@ export async function recoverShim(
   dir: string,
   options: StartShimOptions,
 ): Promise<{ connection: ShimConnection; info: ShimInfo }> {
-  for (let attempt = 0; ; attempt++) {
+  const until = performance.now() + SETTLE_MS;
+  for (;;) {
     options.signal?.throwIfAborted();
     const record = await readRecord(dir);
     if (!record) throw await gone(dir, null);
@@ -38,9 +43,10 @@ export async function recoverShim(
       if (!(await runs(record.vmmPid, record.vmmStartTime))) throw await gone(dir, record);
       return await launch('--adopt', dir, shimFrames.ADOPT, encodeAdopt(record, options.abilities), options);
     } catch (error) {
-      // It may have ended, or another may have taken over, between the look and the act: look once more.
-      const final = attempt > 0 || (error instanceof EngineError && error.code === 'sandbox_exited');
-      if (final) throw error;
+      // Between the look and the act a process may have ended (its sockets go first), or another shim taken over: look again.
+      const final = error instanceof EngineError && error.code === 'sandbox_exited';
+      if (final || options.signal?.aborted || performance.now() > until) throw error;
+      await setTimeout(SETTLE_STEP_MS);
     }
   }
 }

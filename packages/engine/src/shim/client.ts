@@ -23,6 +23,8 @@ export class ShimClient implements Shim {
   /** Rejects when there is nothing left to talk to. */
   #connection: Promise<ShimConnection>;
   #settled = false;
+  /** No successor could be had the last time; the next request tries again. */
+  #orphaned = false;
   #leaving = false;
   #tellExit: (exit: VmmExit) => void = () => {};
 
@@ -126,6 +128,7 @@ export class ShimClient implements Shim {
     timeoutMs = REQUEST_MS,
     signal?: AbortSignal,
   ): Promise<Buffer> {
+    if (this.#orphaned && !this.#settled) this.#succeed();
     const connection = await this.#connection;
     try {
       return await connection.request(type, payload, what, timeoutMs, signal);
@@ -143,16 +146,23 @@ export class ShimClient implements Shim {
     void connection.exit.then((exit) => this.#settle(exit));
     void connection.closed.then(() => {
       if (this.#leaving) return;
-      const gone = new EngineError('vmm_failed', `shim ${this.pid} of VMM ${this.vmmPid} has died`);
-      if (this.#settled) this.#connection = rejected(gone);
-      else {
-        this.#connection = this.#replace(gone);
-        this.#connection.catch(() => {});
-      }
+      if (this.#settled) this.#connection = rejected(this.#death());
+      else this.#succeed();
     });
   }
 
-  async #replace(gone: EngineError): Promise<ShimConnection> {
+  #death(): EngineError {
+    return new EngineError('vmm_failed', `shim ${this.pid} of VMM ${this.vmmPid} has died`);
+  }
+
+  /** Looks for the successor of a shim that is gone. */
+  #succeed(): void {
+    this.#orphaned = false;
+    this.#connection = this.#replace();
+    this.#connection.catch(() => {});
+  }
+
+  async #replace(): Promise<ShimConnection> {
     try {
       const { connection, info } = await this.#recover();
       this.#info = info;
@@ -163,7 +173,8 @@ export class ShimClient implements Shim {
       if (error instanceof EngineError && error.code === 'sandbox_exited') {
         const exit = error.details?.exit as VmmExit | undefined;
         this.#settle(exit ?? { kind: 'unknown', lastWords: '' });
-      }
+      } else this.#orphaned = true;
+      const gone = this.#death();
       throw new EngineError('vmm_failed', `${gone.message}: ${messageOf(error)}`, { cause: error });
     }
   }

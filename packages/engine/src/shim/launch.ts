@@ -41,7 +41,10 @@ export async function launch(
     const answer = connection.request(type, payload, what, timeoutMs, options.signal);
     return { connection, info: decodeInfo(await Promise.race([answer, failed])) };
   } catch (error) {
-    if (error instanceof ShimRefusal) throw asEngineError(error);
+    if (error instanceof ShimRefusal) {
+      connection.close();
+      throw asEngineError(error);
+    }
     await abandon(child, connection);
     throw await withLog(error, dir, options.signal);
   }
