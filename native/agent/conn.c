@@ -32,6 +32,8 @@ static struct timer reopening = {.fire = reopen};
 static struct timer hold = {.fire = held_long_enough};
 static const char *device;
 static bool readable, writable;
+/* A port says that it has no host. Bytes of the next one may come before its arrival does: they travel in another queue. */
+static bool hostless;
 static bool synced; /* the host spoke SYNC here and has kept to the rules since: frames are believed and sent */
 
 static uint8_t rx[65536];
@@ -54,6 +56,8 @@ static void start_over(void) {
 
 /* The host left a port that stays open. Nothing is sent until the next one has said SYNC. */
 static void host_gone(void) {
+  if (hostless) return; /* known; what came since is the next one's */
+  hostless = true;
   synced = reply_due = resumed_due = false;
   tx_at = tx_have = 0;
   session_gone();
@@ -73,6 +77,7 @@ static int stream_adopt(int fd) {
   stream_closed();
   stream.fd = fd;
   readable = writable = true;
+  hostless = device != NULL; /* until the first event tells */
   return loop_add(&stream, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
 }
 
@@ -119,7 +124,12 @@ static void stream_ready(struct watched *w, uint32_t events) {
   (void)w;
   if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) readable = true;
   if (events & EPOLLOUT) writable = true;
-  if (events & EPOLLHUP) host_gone();
+  if (events & EPOLLHUP) {
+    host_gone();
+  } else if (hostless) {
+    hostless = false;
+    if (synced) session_back();
+  }
 }
 
 /* What a frame of the type may be long; 0 for types that the host does not send. */
@@ -164,6 +174,7 @@ static bool sync_received(const uint8_t *p) {
   /* A host of another version is told ours, and nothing changes. */
   reply_resumed = synced && session_sync(reply_session);
   resumed_due = synced;
+  if (hostless) session_gone(); /* should it leave again unseen, it is missed in time all the same */
   return true;
 }
 

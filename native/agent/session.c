@@ -38,6 +38,11 @@ void session_gone(void) {
   if (present && !absence.at_ms) timer_set(&absence, ABSENCE_MS);
 }
 
+void session_back(void) {
+  timer_clear(&absence);
+  present = true;
+}
+
 static void rewind_channel(struct slot *s, struct channel *c) {
   c->sent = c->acked;
   c->eof_sent = false;
@@ -45,8 +50,7 @@ static void rewind_channel(struct slot *s, struct channel *c) {
 }
 
 bool session_sync(const uint8_t id[16]) {
-  timer_clear(&absence);
-  present = true;
+  session_back();
   send_forget_pongs();
   fragments_id = 0;
   fragments_size = 0;

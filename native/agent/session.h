@@ -80,8 +80,9 @@ void give_back(void *pages, size_t length);
 /* ---- session.c */
 /* SYNC came: true when the session was known and goes on. */
 bool session_sync(const uint8_t id[16]);
-/* The transport broke. */
+/* The transport broke; and it is whole after all. */
 void session_gone(void);
+void session_back(void);
 /* One frame with a checked header. False: the host broke the rules; nothing is believed until its next SYNC. */
 bool session_frame(uint8_t type, uint8_t sub, uint32_t id, const uint8_t *payload, uint32_t length);
 /* Calls the input and writable operations that are due. */
