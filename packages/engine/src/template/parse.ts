@@ -94,8 +94,8 @@ class Reader {
           break;
         default: {
           const field = path.findLast((part) => !/^\d+$/.test(part)) ?? '';
-          const hint =
-            error.keyword === 'pattern' || error.keyword === 'anyOf' ? formHints[field] : undefined;
+          const formal = error.keyword === 'pattern' || error.schemaPath.includes('/anyOf');
+          const hint = formal ? formHints[field] : undefined;
           this.add(path, `${quote(value)} ${hint ? `must be ${hint}` : error.message}`);
         }
       }

@@ -1,0 +1,304 @@
+/** Builds a template: from its YAML to a snapshot, or to the word that nothing has changed. */
+import { randomBytes } from 'node:crypto';
+import { statfs } from 'node:fs/promises';
+import { join } from 'node:path';
+import { orAborted } from '../deadline.js';
+import { EngineError } from '../errors.js';
+import { scratchIn } from '../guest/cache.js';
+import { copyDisk, ensureDisk } from '../guest/disk.js';
+import { ensureImage, type Image } from '../guest/image.js';
+import { ensureInitramfs, type Initramfs } from '../guest/initramfs.js';
+import { ensureKernel, type GuestKernel } from '../guest/kernel.js';
+import type { Manifest } from '../snapshot/manifest.js';
+import type { BuildOptions, LogFunction } from '../types.js';
+import type { BuilderHost, BuilderMachine } from './builder.js';
+import { findHostFiles, type HostFile, templateDigest } from './digest.js';
+import {
+  assertRunning,
+  type Resident,
+  runCommand,
+  shown,
+  startInterpreter,
+  startService,
+  waitUntilReady,
+  writeFiles,
+} from './guest-steps.js';
+import { BuildLog } from './log.js';
+import { parseTemplate } from './parse.js';
+import type { TemplateSpec } from './schema.js';
+import { BuildSteps } from './steps.js';
+
+const MiB = 1024 * 1024;
+/** Room on the state directory's disk beside the machine's memory: its disk's writes, and the disk's own bookkeeping. */
+const SPARE_BYTES = 512 * MiB;
+
+export interface BuildContext {
+  home: string;
+  nativeDir: string;
+  log?: LogFunction;
+}
+
+export interface TemplateBuild {
+  manifest: Manifest;
+  /** Nothing had changed: `manifest` is that of `current`. */
+  cached: boolean;
+  ms: number;
+  logFile: string;
+}
+
+/** What the host has made ready for a build. */
+interface Parts {
+  kernel: GuestKernel;
+  initramfs: Initramfs;
+  image: Image;
+  hostFiles: ReadonlyMap<string, HostFile>;
+}
+
+/**
+ * Builds a template.
+ *
+ * A build leaves a whole snapshot or nothing: it works in a directory of its own, which goes whatever happens. The log stays.
+ *
+ * @throws EngineError `template_invalid`, `build_failed` {step, output, log}, `build_cancelled`, `host_unfit`, `insufficient_disk`
+ */
+export async function buildTemplate(
+  host: BuilderHost,
+  context: BuildContext,
+  options: BuildOptions & { current?: Manifest },
+): Promise<TemplateBuild> {
+  const started = performance.now();
+  const spec = parseTemplate(options.yaml, options.name);
+  const hostFiles = await findHostFiles(spec, options.dir, options.signal);
+  await using log = await BuildLog.open(context.home, options.name);
+  log.line(`template ${options.name}, ${new Date().toISOString()}`);
+  const { signal, onProgress } = options;
+  const steps = new BuildSteps({ name: options.name, log, signal, onProgress });
+
+  const parts = { ...(await prepareParts(steps, context, spec, options)), hostFiles };
+  const digest = templateDigest({
+    spec,
+    files: Object.fromEntries([...hostFiles].map(([path, file]) => [path, file.sha256])),
+    kernel: parts.kernel.sha256,
+    initramfs: parts.initramfs.sha256,
+    image: parts.image.sha256,
+    pin: await host.pin(),
+  });
+  const done = (manifest: Manifest, cached: boolean): TemplateBuild => ({
+    manifest,
+    cached,
+    ms: performance.now() - started,
+    logFile: log.path,
+  });
+  const { current } = options;
+  if (current && current.template.digest === digest && !options.noCache) {
+    await steps.run('capture', 'Capture the machine', async () => current, {
+      cached: () => true,
+      detail: () => current.id,
+    });
+    return done(current, true);
+  }
+  const manifest = await buildMachine(steps, host, context, { spec, parts, digest, started, signal });
+  context.log?.('info', 'template built', { template: options.name, snapshot: manifest.id });
+  return done(manifest, false);
+}
+
+async function prepareParts(
+  steps: BuildSteps,
+  context: BuildContext,
+  spec: TemplateSpec,
+  options: BuildOptions,
+): Promise<Omit<Parts, 'hostFiles'>> {
+  const { home, nativeDir } = context;
+  const { signal, noCache } = options;
+  const cached = (result: { cached: boolean }) => result.cached;
+  const kernel = await steps.run(
+    'kernel',
+    "Provide the guest's kernel",
+    ({ line }) => ensureKernel({ home, signal, onProgress: line }),
+    { cached, detail: ({ version }) => version },
+  );
+  const initramfs = await steps.run(
+    'initramfs',
+    'Pack agent, modules and interpreters',
+    () => ensureInitramfs({ home, nativeDir, kernel, signal }),
+    { cached },
+  );
+  const what = [spec.base, ...spec.packages].join(', ');
+  const image = await steps.run(
+    'image',
+    `Make the image of ${what.length > 60 ? `${what.slice(0, 60)}...` : what}`,
+    ({ line }) =>
+      ensureImage({
+        home,
+        base: spec.base,
+        packages: spec.packages,
+        signal,
+        onProgress: line,
+        ...(noCache && { noCache }),
+      }),
+    { cached, detail: ({ bytes }) => `${Math.ceil(bytes / MiB)} MiB` },
+  );
+  return { kernel, initramfs, image };
+}
+
+interface MachineBuild {
+  spec: TemplateSpec;
+  parts: Parts;
+  digest: string;
+  started: number;
+  signal: AbortSignal | undefined;
+}
+
+async function buildMachine(
+  steps: BuildSteps,
+  host: BuilderHost,
+  context: BuildContext,
+  build: MachineBuild,
+): Promise<Manifest> {
+  const { spec, parts, signal } = build;
+  await assertSpace(context.home, spec);
+  await using scratch = await scratchIn(join(context.home, 'builds'));
+  const workDir = scratch.dir;
+  const disk = join(workDir, 'disk');
+  await steps.run(
+    'disk',
+    'Make the disk',
+    async () => {
+      const empty = await ensureDisk({ home: context.home, bytes: spec.diskBytes, signal });
+      await copyDisk(empty.path, disk, signal);
+      return empty;
+    },
+    { cached: (result) => result.cached, detail: () => `${spec.diskBytes / MiB} MiB` },
+  );
+  await using machine = await steps.run(
+    'boot',
+    'Boot the machine',
+    () =>
+      host.boot({
+        workDir,
+        memoryBytes: spec.memoryBytes,
+        vcpus: spec.vcpus,
+        kernel: parts.kernel.vmlinuz,
+        initrd: parts.initramfs.path,
+        image: parts.image.path,
+        disk,
+        ...(signal && { signal }),
+      }),
+    { detail: ({ bootMs }) => `${(bootMs / 1000).toFixed(1)} s` },
+  );
+  const warmStarted = performance.now();
+  const interpreters = await warmUp(steps, machine, build);
+  const warmMs = performance.now() - warmStarted;
+  return await steps.run(
+    'capture',
+    'Capture the machine',
+    async () => {
+      await machine.capture();
+      const { name, sha256, bytes } = parts.image;
+      const { version, sha256: kernelSha256 } = parts.kernel;
+      return await host.commit({
+        workDir,
+        template: {
+          name: spec.name,
+          digest: build.digest,
+          interpreters,
+          user: spec.user,
+          env: spec.env,
+          prime: spec.prime,
+        },
+        image: { name, sha256, bytes },
+        kernel: { version, sha256: kernelSha256 },
+        memoryBytes: spec.memoryBytes,
+        vcpus: spec.vcpus,
+        diskBytes: spec.diskBytes,
+        build: { ms: performance.now() - build.started, bootMs: machine.bootMs, warmMs },
+      });
+    },
+    { detail: ({ id }) => id },
+  );
+}
+
+/** All that is done in the machine, up to the state that is captured: everything but the agent frozen, its session closed. */
+async function warmUp(
+  steps: BuildSteps,
+  machine: BuilderMachine,
+  build: MachineBuild,
+): Promise<Manifest['template']['interpreters']> {
+  const { spec, parts } = build;
+  const { session } = machine;
+  // A machine that dies takes every wait with it.
+  const over = new AbortController();
+  machine.exited.then(async (exit) => {
+    const tail = (await machine.consoleTail().catch(() => '')).trim().slice(-800);
+    const reason = `the machine ended (${exit.kind})${tail === '' ? '' : `; its console ended with: ${tail}`}`;
+    over.abort(new EngineError('vmm_failed', reason));
+  });
+  const signal = build.signal ? AbortSignal.any([build.signal, over.signal]) : over.signal;
+  const step = <T>(name: string, title: string, body: Parameters<typeof steps.run<T>>[2]) =>
+    steps.run(name, title, (tell) => orAborted(body(tell), signal));
+  const residents: Resident[] = [];
+  const interpreters: Manifest['template']['interpreters'] = [];
+
+  await step('hello', 'Greet the machine', () => greet(machine, spec, signal));
+  if (spec.files.length > 0)
+    await step('files', `Write ${spec.files.length} files`, () =>
+      writeFiles(session, spec, parts.hostFiles, signal),
+    );
+  for (const [index, command] of spec.setup.entries())
+    await step(`setup-${index + 1}`, `Set up: ${shown(command.run)}`, (tell) =>
+      runCommand(session, command, tell, signal),
+    );
+  for (const item of spec.interpreters)
+    await step(`interpreter-${item.name}`, `Warm up ${item.name}`, async (tell) => {
+      const resident = await startInterpreter(session, spec, item, tell, signal);
+      residents.push(resident);
+      interpreters.push({ name: item.name, handle: resident.process.handle });
+    });
+  for (const [index, command] of spec.warmUp.entries())
+    await step(`warm-up-${index + 1}`, `Warm up: ${shown(command.run)}`, async (tell) => {
+      if (command.background) residents.push(await startService(session, command, tell, signal));
+      else await runCommand(session, command, tell, signal);
+    });
+  const { ready } = spec;
+  if (ready)
+    await step('ready', `Wait until ready: ${shown(ready.run)}`, (tell) =>
+      waitUntilReady(session, ready, residents, tell, signal),
+    );
+  await step('freeze', 'Freeze the machine', async () => {
+    assertRunning(residents);
+    for (const { process } of residents) process.detach();
+    await session.freeze({ interpreters: true, user: true });
+    await session.sync();
+    await session.close();
+  });
+  return interpreters;
+}
+
+/** Tells the machine what it is to be while it is built; each fork tells its child anew. */
+async function greet(machine: BuilderMachine, spec: TemplateSpec, signal: AbortSignal): Promise<void> {
+  await machine.session.hello(
+    {
+      generation: randomBytes(16).toString('hex'),
+      entropy: randomBytes(64),
+      wallClockNs: BigInt(Date.now()) * 1_000_000n,
+      hostname: 'template',
+      machineId: randomBytes(16).toString('hex'),
+      env: spec.env,
+      metadata: '{}',
+      thaw: { interpreters: true, user: true },
+    },
+    signal,
+  );
+}
+
+async function assertSpace(home: string, spec: TemplateSpec): Promise<void> {
+  const { bavail, bsize } = await statfs(home);
+  const free = bavail * bsize;
+  const needed = spec.memoryBytes + SPARE_BYTES;
+  if (free < needed)
+    throw new EngineError(
+      'insufficient_disk',
+      `template ${spec.name} needs ${Math.ceil(needed / MiB)} MiB in ${home}, which has ${Math.floor(free / MiB)} MiB free`,
+      { remedy: 'Free space, or set FORKD_HOME to a directory on a larger disk.', details: { needed, free } },
+    );
+}
