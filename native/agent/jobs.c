@@ -21,7 +21,7 @@
 #define WORKERS 16
 #define STREAMS 12 /* of the workers: a host that does not read its downloads leaves the others to short verbs */
 #define APART 64
-#define WAITING 64
+#define WAITING FK_MAX_REQUESTS /* each request that there can be: memory of those that never waited is never touched */
 #define REQUEST_MAX 16384
 #define STAGE 65536
 #define STACK (512 * 1024)
