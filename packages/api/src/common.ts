@@ -36,6 +36,7 @@ export const Env = Type.Record(
   Type.String({ pattern: '^[^=\\u0000]+$' }),
   Type.String({ pattern: '^[^\\u0000]*$' }),
   {
+    additionalProperties: false,
     description: 'Environment variables that are added to those of the template.',
   },
 );

@@ -77,6 +77,7 @@ export const ForkRequest = closed(
     metadata: Type.Optional(
       Type.Record(Type.String({ pattern: '^[^\\u0000]{1,128}$' }), Type.String({ maxLength: 4096 }), {
         maxProperties: 64,
+        additionalProperties: false,
       }),
     ),
     hostname_prefix: Type.Optional(

@@ -1,5 +1,5 @@
 /** Checks what clients send against the schemas of the API. Strict: nothing is coerced, nothing is dropped. */
-import { quoteValue } from '@forkd/api';
+import { quoteValue, tagPattern } from '@forkd/api';
 import type { Static, TSchema } from 'typebox';
 import { Compile } from 'typebox/compile';
 import { ApiError } from './errors.js';
@@ -78,17 +78,23 @@ function problemOf(finding: Finding, schema: TSchema, path: string[]): string {
     case 'maxItems':
     case 'maxProperties':
       return `is longer than ${String(parameters.limit)}`;
-    case 'pattern': {
-      const field = fieldSchema(schema, path);
-      const hint = typeof field?.description === 'string' ? ` (${field.description.replace(/\.$/, '')})` : '';
-      return `does not match ${String(parameters.pattern)}${hint}`;
-    }
+    case 'pattern':
+      return patternProblem(String(parameters.pattern), fieldSchema(schema, path)?.description);
     case 'enum':
     case 'const':
       return `is not one of ${quoteValue(parameters.allowedValues ?? parameters.allowedValue)}`;
     default:
       return finding.message;
   }
+}
+
+/** What does not fit a pattern, in words: patterns are for programs. */
+function patternProblem(pattern: string, description: unknown): string {
+  if (pattern === tagPattern) {
+    return 'is no name: names are of letters, digits, - and _, begin with a letter or digit, and have at most 64 characters';
+  }
+  if (/^\^\[\^\\u0000\][*+]\$$/.test(pattern)) return 'contains a NUL byte';
+  return typeof description === 'string' ? `is not allowed: ${description}` : `does not match ${pattern}`;
 }
 
 /** Alternatives of a union each report why they do not fit; no single one of these is the reason. */
