@@ -12,7 +12,6 @@ const MOST_READS = 32;
 const buffer = Buffer.alloc(READ_SIZE);
 const pause = new Int32Array(new SharedArrayBuffer(4));
 let ready = false;
-let asked = false;
 let running = null;
 const waiting = [];
 
@@ -57,8 +56,7 @@ function received(line) {
     return; // half a line, cut off when this process was copied
   }
   if (message?.type === 'hello') {
-    if (ready) sayReady();
-    else asked = true;
+    if (ready) sayReady(); // else it is about to be said anyway
   } else if (message?.type === 'eval') {
     waiting.push(message);
     next();
@@ -73,7 +71,6 @@ function next() {
 }
 
 function sayReady() {
-  asked = false;
   send({ type: 'ready', language: 'node', version: process.versions.node });
 }
 

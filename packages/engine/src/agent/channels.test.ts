@@ -74,6 +74,10 @@ describe('input channel', () => {
     const stream = readableOf(channel);
     stream.on('gap', () => expect.unreachable());
     channel.gap(0, 1_000_000);
+    expect(channel.acknowledgement(false)).toEqual({
+      received: 1_000_000,
+      limit: 1_000_000 + INITIAL_WINDOW,
+    });
     channel.receive(1_000_000, Buffer.from('x'));
     channel.end(1_000_001);
     expect(await text(stream)).toBe('x');

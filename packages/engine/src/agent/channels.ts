@@ -135,8 +135,7 @@ export class InChannel {
     if (!this.#anyStart || offset === 0) return;
     this.#received = offset;
     this.#taken = offset;
-    this.#receivedTold = offset;
-    this.#limitTold = Math.max(this.#limitTold, offset + INITIAL_WINDOW);
+    // The guest counts its limit from the stream's start, so it has to be told at once.
     this.#moved(this);
   }
 

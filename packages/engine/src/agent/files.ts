@@ -1,6 +1,7 @@
 /** Files of the guest. */
 import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import pLimit from 'p-limit';
 import { readableOf, writableOf } from './channels.js';
 import type { Conversation } from './conversation.js';
 import { AgentError } from './errors.js';
@@ -12,11 +13,14 @@ import type { AgentFiles, DirectoryEntry, FileInfo, GuestPath, Watch, WriteOptio
 import { watch } from './watch.js';
 
 const CALL_DEADLINE_MS = 60_000;
+/** Calls under way at a time: the agent refuses a burst that its workers cannot take, so the rest waits here. */
+const CALLS_AT_ONCE = 32;
 /** Removing a large tree, or answering for a large directory, is work. */
 const LONG_DEADLINE_MS = 600_000;
 
 export class GuestFiles implements AgentFiles {
   readonly #c: Conversation;
+  readonly #limit = pLimit(CALLS_AT_ONCE);
 
   constructor(c: Conversation) {
     this.#c = c;
@@ -126,7 +130,7 @@ export class GuestFiles implements AgentFiles {
   }
 
   async #call(verb: Verb, fields: FieldWriter, deadlineMs = CALL_DEADLINE_MS) {
-    return await this.#c.call(verb, fields, { deadlineMs });
+    return await this.#limit(() => this.#c.call(verb, fields, { deadlineMs }));
   }
 }
 

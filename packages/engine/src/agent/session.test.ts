@@ -137,7 +137,7 @@ describe.skipIf(!agentIsBuilt)('session with the agent', () => {
     const out = bytesOf(p.stdout);
     await p.resize(50, 132);
     p.stdin?.write('\n');
-    expect(String(await out)).toMatch(/^(24 80|50 132)\r\n(\r\n)?50 132\r\n$/);
+    expect(String(await out)).toMatch(/^(\r\n|(24 80|50 132)\r\n){2}50 132\r\n$/);
     expect(await p.wait()).toMatchObject({ kind: 'exited', code: 0 });
   });
 
@@ -217,8 +217,8 @@ describe.skipIf(!agentIsBuilt)('session with the agent', () => {
 
   it('lists a directory of many entries', async () => {
     await session.files.mkdir('/tmp/many');
-    for (let i = 0; i < 5000; i++) writeFileSync(join(host.root, 'tmp/many', `file-${i}`), '');
-    expect(await session.files.list('/tmp/many')).toHaveLength(5000);
+    for (let i = 0; i < 1000; i++) writeFileSync(join(host.root, 'tmp/many', `file-${i}`), '');
+    expect(await session.files.list('/tmp/many')).toHaveLength(1000);
   });
 
   it('watches a tree', async () => {
