@@ -1,0 +1,51 @@
+import { expect, it } from 'vitest';
+import { distinct, fork, sh } from '../sandbox/support.js';
+
+const facts = [
+  'cat /run/forkd/generation',
+  'hostname',
+  'cat /etc/hostname',
+  'cat /etc/machine-id',
+  'head -c 32 /dev/urandom | sha256sum',
+  'cat /proc/sys/kernel/random/uuid',
+  'mktemp -u',
+];
+
+it('50 children differ in all that says who they are, and in all that is drawn', async () => {
+  await using children = await fork(50);
+  const answers = await Promise.all(
+    children.boxes.map(async (box) => (await sh(box, facts.join('; '))).split('\n')),
+  );
+  for (const [row, fact] of facts.entries()) {
+    const values = answers.map((answer) => answer[row]);
+    expect({ fact, distinct: distinct(values) }).toEqual({ fact, distinct: 50 });
+  }
+  for (const [at, answer] of answers.entries()) {
+    const info = children.boxes[at]?.lastInfo;
+    expect(answer.slice(0, 3)).toEqual([info?.generation, info?.hostname, info?.hostname]);
+    expect(answer[3]).toMatch(/^[0-9a-f]{32}$/);
+  }
+});
+
+it('children have the environment, the metadata and the names of their fork', async () => {
+  await using children = await fork(3, {
+    env: { TASK: 'a b', EMPTY: '', LINES: 'one\ntwo', UNI: 'ünï' },
+    metadata: { owner: 'o"1', note: 'line\nbreak' },
+    hostnamePrefix: 'web',
+  });
+  for (const [at, box] of children.boxes.entries()) {
+    expect(await sh(box, 'printf "%s|%s|%s|%s" "$TASK" "$EMPTY" "$LINES" "$UNI"')).toBe('a b||one\ntwo|ünï');
+    expect(JSON.parse(await sh(box, 'cat /run/forkd/metadata.json'))).toEqual({
+      owner: 'o"1',
+      note: 'line\nbreak',
+    });
+    expect(await sh(box, 'hostname; grep -c "web-" /etc/hosts')).toBe(`web-${at}\n1`);
+    expect(box.lastInfo?.metadata).toEqual({ owner: 'o"1', note: 'line\nbreak' });
+  }
+});
+
+it('a call may add to the environment of its child, for itself only', async () => {
+  await using children = await fork(1, { env: { A: 'child', B: 'child' } });
+  expect(await sh(children.box, 'echo $A $B $C', { env: { A: 'call', C: 'call' } })).toBe('call child call');
+  expect(await sh(children.box, 'echo $A $B $C')).toBe('child child');
+});
