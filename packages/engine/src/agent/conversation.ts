@@ -244,8 +244,11 @@ export class Conversation implements ConnectionHandler {
       request.finish(payload);
       this.#forget(request);
     } else if (type === frameTypes.ACK) {
-      if (sub !== 0 || !request.input) throw broken(`ACK of channel ${sub} of a ${request.verb}`);
-      request.input.acknowledge(readOffset(payload, 0), readOffset(payload, 8));
+      const received = readOffset(payload, 0);
+      // Before its answer a guest cannot know that no input comes: that it has nothing of it is true.
+      if (sub !== 0 || (!request.input && received > 0))
+        throw broken(`ACK of channel ${sub} of a ${request.verb}`);
+      request.input?.acknowledge(received, readOffset(payload, 8));
     } else if (request.isReset) {
       // Under way when the reset was sent.
     } else if (type === frameTypes.DATA) {
