@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "stub.S.h"
@@ -51,25 +52,45 @@ static struct session *session_of(struct inject *in) { return (struct session *)
 
 /* ---- waiting ---- */
 
-/* The next stop of `pid`, or its end; `also` becoming readable ends the wait as well (*status is 0 then). */
-static int wait_stop(struct session *s, pid_t pid, int also, int *status) {
+static int late(struct session *s, pid_t pid) {
+  return fail(s->in.fault, ETIMEDOUT, "process %d did not reach the next stop in time (is it frozen?)", pid);
+}
+
+/* Waits in the kernel; the session's timer interrupts it at the deadline, and again and again after it. */
+static int wait_quietly(struct session *s, pid_t pid, int *status) {
+  for (;;) {
+    pid_t got = waitpid(pid, status, __WALL);
+    if (got == pid) return 0;
+    if (errno != EINTR) return fail(s->in.fault, errno, "wait for process %d", pid);
+    if (now_us() >= s->in.deadline) return late(s, pid);
+  }
+}
+
+/* The same, or until `also` becomes readable: *status is 0 then. Only while no other thread waits for children's signals. */
+static int wait_either(struct session *s, pid_t pid, int also, int *status) {
   for (;;) {
     pid_t got = waitpid(pid, status, WNOHANG | __WALL);
     if (got < 0) return fail(s->in.fault, errno, "wait for process %d", pid);
-    if (got == pid) break;
+    if (got == pid) return 0;
     int64_t left = s->in.deadline - now_us();
-    if (left <= 0) return fail(s->in.fault, ETIMEDOUT, "process %d did not reach the next stop in time (is it frozen?)", pid);
+    if (left <= 0) return late(s, pid);
     struct pollfd polled[2] = {{s->children, POLLIN, 0}, {also, POLLIN, 0}};
-    int n = poll(polled, also < 0 ? 1 : 2, (int)(left / 1000) + 1);
+    int n = poll(polled, 2, (int)(left / 1000) + 1);
     if (n < 0 && errno != EINTR) return fail(s->in.fault, errno, "poll");
     struct signalfd_siginfo drop[8];
-    if (polled[0].revents && read(s->children, drop, sizeof drop) < 0 && errno != EAGAIN)
+    if (n > 0 && polled[0].revents && read(s->children, drop, sizeof drop) < 0 && errno != EAGAIN)
       return fail(s->in.fault, errno, "read signals");
-    if (also >= 0 && polled[1].revents) {
+    if (n > 0 && polled[1].revents) {
       *status = 0;
       return 0;
     }
   }
+}
+
+/* The next stop of `pid`; its end is a failure. `also`: see wait_either, -1 for none. */
+static int wait_stop(struct session *s, pid_t pid, int also, int *status) {
+  if (also < 0 ? wait_quietly(s, pid, status) : wait_either(s, pid, also, status)) return -1;
+  if (*status == 0 && also >= 0) return 0;
   if (WIFEXITED(*status) || WIFSIGNALED(*status)) {
     if (pid == s->in.pid) {
       s->in.ended = true;
@@ -242,20 +263,57 @@ static int let_go(struct session *s) {
   return ptrace(PTRACE_DETACH, in->pid, 0, 0) ? fail(in->fault, errno, "detach from process %d", in->pid) : 0;
 }
 
-static void *run_session(void *arg) {
-  struct session *s = arg;
-  if (attach(s)) return NULL;
+static void run_session(struct session *s) {
+  if (attach(s)) return;
   s->result = s->body(&s->in, s->arg);
   struct fault later, *first = s->in.fault;
   if (s->result) s->in.fault = &later; /* keep the first failure's words */
   if (!s->in.ended && let_go(s)) s->result = -1;
   s->in.fault = first;
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+bool inject_trylock(void) { return pthread_mutex_trylock(&lock) == 0; }
+void inject_unlock(void) { pthread_mutex_unlock(&lock); }
+
+static void wake(int signal) { (void)signal; }
+
+/* Interrupts the waits of this thread from the deadline on. */
+static int start_timer(struct session *s, timer_t *timer) {
+  struct sigaction action = {.sa_handler = wake};
+  sigaction(SIGRTMIN, &action, NULL);
+  struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGRTMIN};
+  event._sigev_un._tid = gettid();
+  int64_t left = s->in.deadline - now_us();
+  if (left < 1) left = 1;
+  struct itimerspec when = {.it_value = {left / 1000000, left % 1000000 * 1000}, .it_interval = {0, 10000000}};
+  if (timer_create(CLOCK_MONOTONIC, &event, timer)) return fail(s->in.fault, errno, "timer");
+  return timer_settime(*timer, 0, &when, NULL) ? fail(s->in.fault, errno, "timer") : 0;
+}
+
+/* In the thread that is to be the tracer. */
+static void run_timed(struct session *s) {
+  timer_t timer;
+  pthread_mutex_lock(&lock);
+  if (start_timer(s, &timer) == 0) {
+    run_session(s);
+    timer_delete(timer);
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static void *run_thread(void *arg) {
+  run_timed(arg);
   return NULL;
 }
 
+static struct session new_session(pid_t pid, unsigned flags, int timeout_ms, struct fault *f) {
+  return (struct session){.in = {.pid = pid, .fault = f, .deadline = now_us() + (int64_t)timeout_ms * 1000}, .flags = flags, .result = -1, .children = -1};
+}
+
 int inject_run(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inject *, void *), void *arg, struct fault *f) {
-  struct session s = {.in = {.pid = pid, .fault = f, .deadline = now_us() + (int64_t)timeout_ms * 1000},
-                      .flags = flags, .body = body, .arg = arg, .result = -1};
+  struct session s = new_session(pid, flags, timeout_ms, f);
+  s.body = body, s.arg = arg;
   sigset_t child;
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
@@ -263,11 +321,19 @@ int inject_run(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inj
   s.children = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
   if (s.children < 0) return fail(f, errno, "signalfd");
   pthread_t thread;
-  int error = pthread_create(&thread, NULL, run_session, &s);
+  int error = pthread_create(&thread, NULL, run_thread, &s);
   if (error) fail(f, error, "start a thread");
   else pthread_join(thread, NULL);
   close(s.children);
   if (s.in.ended && pid == vmm.pid) vmm_ended(s.in.status);
+  return s.result;
+}
+
+int inject_here(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inject *, void *), void *arg, struct fault *f, bool *ended, int *status) {
+  struct session s = new_session(pid, flags, timeout_ms, f);
+  s.body = body, s.arg = arg;
+  run_timed(&s);
+  *ended = s.in.ended, *status = s.in.status;
   return s.result;
 }
 
@@ -358,16 +424,54 @@ static int follow_clone(struct session *s, pid_t *clone) {
   }
 }
 
-int inject_clone(struct inject *in, pid_t *clone) {
-  struct session *s = session_of(in);
+/* One attempt; *result as the kernel gave it. */
+static int try_clone(struct session *s, pid_t *clone, int64_t *result) {
   struct user_regs_struct r;
   /* A stack at address 8: should the clone ever run, not even a signal handler of the VMM's can catch what happens to it. */
   const uint64_t args[6] = {CLONE_PARENT | SIGCHLD, 8, 0, 0, 0, 0};
   *clone = 0;
-  if (set_options(s, PTRACE_O_TRACEFORK | PTRACE_O_TRACECLONE) || enter(in, stub_clone, SYS_clone, args) || follow_clone(s, clone)) return -1;
-  if (get_regs(in, &r) || set_options(s, 0)) return -1;
-  if ((int64_t)r.rax < 0) return fail(in->fault, (int)-(int64_t)r.rax, "clone of process %d: %s", in->pid, strerror((int)-(int64_t)r.rax));
+  if (enter(&s->in, stub_clone, SYS_clone, args) || follow_clone(s, clone) || get_regs(&s->in, &r)) return -1;
+  *result = (int64_t)r.rax;
+  return 0;
+}
+
+static unsigned long clone_options(unsigned flags) {
+  return PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD | (flags & INJECT_SUSPEND_FILTER ? PTRACE_O_SUSPEND_SECCOMP : 0);
+}
+
+int inject_clone(struct inject *in, pid_t *clone) {
+  struct session *s = session_of(in);
+  int64_t result = -ERESTARTNOINTR;
   int status;
+  if (set_options(s, PTRACE_O_TRACEFORK | PTRACE_O_TRACECLONE)) return -1;
+  /* A signal that waits makes the kernel refuse; it is taken out of the way as the thread goes on. */
+  for (int attempt = 0; attempt < 16 && result == -ERESTARTNOINTR; attempt++)
+    if (try_clone(s, clone, &result)) return -1;
+  if (set_options(s, 0)) return -1;
+  if (result < 0) return fail(in->fault, (int)-result, "clone of process %d: %s", in->pid, strerror((int)-result));
   if (wait_stop(s, *clone, -1, &status)) return -1;
-  return ptrace(PTRACE_SETOPTIONS, *clone, 0, PTRACE_O_EXITKILL) ? fail(in->fault, errno, "bind the clone to the shim") : 0;
+  return ptrace(PTRACE_SETOPTIONS, *clone, 0, clone_options(s->flags)) ? fail(in->fault, errno, "bind the clone to the shim: %s", strerror(errno)) : 0;
+}
+
+static int close_all(struct session *s, uint64_t stub) {
+  struct user_regs_struct r;
+  if (get_regs(&s->in, &r)) return -1;
+  /* The stub's copy in the clone; its stack stays poisoned. */
+  r.rip = stub, r.orig_rax = UINT64_MAX;
+  r.rax = SYS_close_range, r.rdi = 0, r.rsi = UINT32_MAX, r.rdx = 0;
+  if (set_regs(&s->in, &r) || run_until(s, PTRACE_SYSCALL, is_syscall_stop) || run_until(s, PTRACE_SYSCALL, is_syscall_stop)) return -1;
+  if (get_regs(&s->in, &r)) return -1;
+  return r.rax == 0 ? 0 : fail(s->in.fault, (int)-(int64_t)r.rax, "close the clone's descriptors: %s", strerror((int)-(int64_t)r.rax));
+}
+
+int inject_close_all(pid_t clone, const struct inject *made_with, unsigned flags, int timeout_ms, struct fault *f) {
+  struct session s = new_session(clone, flags, timeout_ms, f);
+  timer_t timer;
+  pthread_mutex_lock(&lock);
+  if (start_timer(&s, &timer) == 0) {
+    s.result = close_all(&s, made_with->stub);
+    timer_delete(timer);
+  }
+  pthread_mutex_unlock(&lock);
+  return s.result;
 }

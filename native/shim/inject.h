@@ -33,6 +33,17 @@ enum {
  */
 int inject_run(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inject *, void *), void *arg, struct fault *f);
 
+/*
+ * The same in the calling thread, for one that goes on tracing a clone. After a failure that thread has to end soon: its end is what lets go
+ * of the target. Whether the target has ended is told in *ended and *status.
+ */
+int inject_here(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inject *, void *), void *arg, struct fault *f, bool *ended, int *status);
+/* True, and no session begins until inject_unlock, when none is under way: waiting for any child would take its stops away. */
+bool inject_trylock(void);
+void inject_unlock(void);
+/* Closes all descriptors of a clone, which then stays stopped for good. Only in the thread that made it. */
+int inject_close_all(pid_t clone, const struct inject *made_with, unsigned flags, int timeout_ms, struct fault *f);
+
 /* One system call in the target; its result (negative errno on failure) in *result. -1 when the target is gone or the time is up. */
 int inject_call(struct inject *in, int64_t *result, long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t g);
 /*

@@ -25,6 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "inject.h"
 #include "shim.h"
 #include "tsc.h"
 
@@ -71,12 +72,14 @@ void vmm_ended(int status) {
 }
 
 void reap(void) {
+  if (!inject_trylock()) return; /* stops of a VMM that is being frozen are not ours to take; the capture's end comes back here */
   for (;;) {
     int status;
     pid_t pid = waitpid(-1, &status, WNOHANG);
     if (pid <= 0) break;
     if (pid == vmm.pid) vmm_ended(status);
   }
+  inject_unlock();
 }
 
 /* This process for itself: no signals of a terminal or group, few descriptors, private files, last to be killed for memory. */
