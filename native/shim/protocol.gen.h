@@ -3,7 +3,7 @@
 
 #define SHIM_VERSION 1
 #define SHIM_HEADER_SIZE 16
-#define SHIM_MAX_PAYLOAD 2097152
+#define SHIM_MAX_PAYLOAD 16777216
 #define SHIM_REPLY 128
 
 enum {
@@ -17,6 +17,10 @@ enum {
   SF_KILL = 8,
   SF_END = 9,
   SF_EXITED = 10,
+  SF_CAPTURE_PREPARE = 11,
+  SF_CAPTURE_FREEZE = 12,
+  SF_CAPTURE_COPY = 13,
+  SF_CAPTURE_ABORT = 14,
 };
 
 enum {

@@ -32,16 +32,23 @@
  *   DISARM    (empty)                             -> unsent:u32 (0: the recipe had been sent, or there was none)
  *   KILL      (empty)                             -> (empty); EXITED follows
  *   END       (empty)                             -> (empty)
+ *   CAPTURE_PREPARE  live:u32 origin:u32 layer:str, then as GRAFT (extents: what the snapshot's link below shows; files below `origin` are
+ *             those that the source was forked from)                 -> live:u32 zero:u32 privateBytes:u64 reason:str
+ *   CAPTURE_FREEZE   (empty)                      -> microseconds:u32 zero:u32. live: the clone exists. Else: the layer is written.
+ *   CAPTURE_COPY     (empty)                      -> microseconds:u32 count:u32 bytes:u64 compared:u64 unchanged:u64 (pages), then
+ *             count x (guestPage:u32 pages:u32 filePage:u32, all ones: zeros)
+ *   CAPTURE_ABORT    (empty)                      -> (empty); no clone and no layer is left
  *   EXITED    kind:u32 value:u32 lastWords:str    value: exit code or signal number
  * ```
  *
- * Replies come in the order of their requests. A frame with another version, or a payload over {@link SHIM_MAX_PAYLOAD}, ends the connection.
+ * Replies to CAPTURE_ requests come when they are done, other replies in the order of their requests. A capture belongs to the connection that
+ * prepared it and is aborted when that closes. A frame with another version, or a payload over {@link SHIM_MAX_PAYLOAD}, ends the connection.
  */
 export const SHIM_PROTOCOL_VERSION = 1;
 
 export const SHIM_HEADER_SIZE = 16;
-/** Largest payload, bytes: a graft of 60,000 extents. */
-export const SHIM_MAX_PAYLOAD = 2 * 1024 * 1024;
+/** Largest payload, bytes: a graft of 500,000 extents, a layer of 1,300,000. */
+export const SHIM_MAX_PAYLOAD = 16 * 1024 * 1024;
 /** Set in the type of a reply. */
 export const SHIM_REPLY = 0x80;
 
@@ -56,6 +63,10 @@ export const shimFrames = {
   KILL: 8,
   END: 9,
   EXITED: 10,
+  CAPTURE_PREPARE: 11,
+  CAPTURE_FREEZE: 12,
+  CAPTURE_COPY: 13,
+  CAPTURE_ABORT: 14,
 } as const;
 
 /** Bits of `flags` in START and ADOPT. */
