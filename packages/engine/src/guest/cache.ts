@@ -1,7 +1,7 @@
 /** Files of the state directory's cache: made under a temporary name, renamed when whole, verified cheaply at each use. */
 import { createHash, randomBytes } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
+import { chmod, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 
@@ -21,9 +21,15 @@ export async function scratchIn(parent: string): Promise<Scratch> {
   return { dir, [Symbol.asyncDispose]: () => rm(dir, { recursive: true, force: true }) };
 }
 
-/** Flushes a file, moves it to its final name, and flushes the directory that now holds it. */
+/** Makes a file one that nobody changes and every VMM's user may read, whatever the umask, and flushes it. */
+export async function sealFile(path: string): Promise<void> {
+  await chmod(path, 0o444);
+  await syncPath(path);
+}
+
+/** Seals a file, moves it to its final name, and flushes the directory that now holds it. */
 export async function publish(from: string, parent: string, name: string): Promise<string> {
-  await syncPath(from);
+  await sealFile(from);
   const to = join(parent, name);
   await rename(from, to);
   await syncPath(parent);

@@ -11,7 +11,7 @@ import {
   hostListsChangedAt,
   showPackage,
 } from './apt.js';
-import { matchesStamp, type Stamp, scratchIn, stampOf, syncPath } from './cache.js';
+import { matchesStamp, type Stamp, scratchIn, sealFile, stampOf, syncPath } from './cache.js';
 import { collectModules } from './modules.js';
 import { outputOf, RunError, run } from './run.js';
 import { extractVmlinux } from './vmlinux.js';
@@ -159,8 +159,8 @@ async function fetchKernel(
   const image = await readFile(join(tree, 'boot', `vmlinuz-${candidate.version}`));
   const elf = extractVmlinux(image);
   const write = async (path: string, content: Buffer) => {
-    await writeFile(join(made, path), content, { mode: 0o444 });
-    await syncPath(join(made, path));
+    await writeFile(join(made, path), content);
+    await sealFile(join(made, path));
     return stampOf(join(made, path));
   };
   const record: KernelRecord = {
