@@ -1,4 +1,4 @@
-/** `npm run build`: TypeScript by `tsc -b`, C by native/build.mjs, each only when its sources have changed. */
+/** `npm run build`: TypeScript, the CLI in one file, C; each only when its sources have changed. */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { withLock } from '../lib/lock.mjs';
@@ -6,13 +6,19 @@ import { lockFile, root } from '../lib/paths.mjs';
 import { Failure, reportFailure, run } from '../lib/run.mjs';
 import { digestOf, isCurrent, markCurrent } from './stamp.mjs';
 
-/** One half of the build: what it reads, what shows that it was made, and how it is made. */
+/** One part of the build: what it reads, what shows that it was made, and how it is made. */
 const parts = [
   {
     name: 'typescript',
     sources: ['packages', 'tsconfig.json', 'tsconfig.base.json', 'package-lock.json'],
     outputs: ['packages/controller/dist/main.js', 'packages/cli/dist/main.js'],
     command: ['node_modules/typescript/bin/tsc', '-b'],
+  },
+  {
+    name: 'bundle',
+    sources: ['packages/api/src', 'packages/sdk/src', 'packages/cli/src', 'package-lock.json'],
+    outputs: ['packages/cli/dist/bundle.js'],
+    command: ['scripts/build/bundle.mjs'],
   },
   {
     name: 'native',

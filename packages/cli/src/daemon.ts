@@ -18,8 +18,10 @@ const startMs = 60_000;
 /** Milliseconds that a daemon has to end when asked to. */
 const stopMs = 20_000;
 
+/** The checkout that this program is in. */
+export const checkout = fileURLToPath(new URL('../../../', import.meta.url));
 /** Program of the daemon, in this checkout. */
-export const daemonProgram = fileURLToPath(new URL('../../controller/dist/main.js', import.meta.url));
+export const daemonProgram = join(checkout, 'packages/controller/dist/main.js');
 
 /** A daemon that answers. */
 export interface RunningDaemon {

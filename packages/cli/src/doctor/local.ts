@@ -1,13 +1,11 @@
 /** Checks that need no daemon: what it takes to start one. */
 import { accessSync, constants, existsSync, mkdirSync, statfsSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { homeFiles } from '@forkd/api';
-import { daemonProgram, homeDirectory } from '../daemon.js';
+import { checkout, daemonProgram, homeDirectory } from '../daemon.js';
 import { bytes } from '../format.js';
 import type { Check } from './remote.js';
 
-const root = fileURLToPath(new URL('../../../../', import.meta.url));
 /** Longest path of a unix socket. A sandbox's sockets are reached by relative names, so only ours counts. */
 const maxSocketPath = 107;
 const diskWanted = 2 * 1024 ** 3;
@@ -25,12 +23,12 @@ function nodeCheck(): Check {
 function buildCheck(): Check {
   const wanted = [
     daemonProgram,
-    join(root, 'build/native/forkd-agent'),
-    join(root, 'build/native/forkd-shim'),
+    join(checkout, 'build/native/forkd-agent'),
+    join(checkout, 'build/native/forkd-shim'),
   ];
   const missing = wanted.filter((file) => !existsSync(file));
-  if (missing.length === 0) return { name: 'build', state: 'pass', found: `complete, in ${root}` };
-  const remedy = `cd '${root}' && npm run setup && npm run build`;
+  if (missing.length === 0) return { name: 'build', state: 'pass', found: `complete, in ${checkout}` };
+  const remedy = `cd '${checkout}' && npm run setup && npm run build`;
   return { name: 'build', state: 'fail', found: `${missing.join(', ')} missing`, remedy };
 }
 

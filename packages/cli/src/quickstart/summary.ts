@@ -39,14 +39,19 @@ export function summary(result: DemoResult, paint: Output['paint']): string {
 }
 
 function nextSteps(template: string): string[] {
-  const evaluates = template === 'python';
-  return [
-    `  id=$(npx forkd fork ${template})        start a sandbox, which takes milliseconds`,
-    evaluates
-      ? '  npx forkd eval $id "import sys; sys.version"   ask its warm Python'
-      : '  npx forkd exec $id uname -a              run a command in it',
-    '  npx forkd shell $id                      a terminal in it',
-    '  npx forkd rm $id                         end it',
-    '  docs/templates.md                        make a template of your own',
+  const use =
+    template === 'python'
+      ? ['npx forkd eval $id "numpy.random.rand(3)"', 'ask its warm Python']
+      : ['npx forkd exec $id uname -a', 'run a command in it'];
+  const steps: readonly (readonly string[])[] = [
+    [`id=$(npx forkd fork ${template})`, 'start a sandbox'],
+    use,
+    ['npx forkd shell $id', 'a terminal in it'],
+    ['npx forkd rm $id', 'end it'],
+    ['docs/templates.md', 'make a template of your own'],
   ];
+  return table(['', ''], steps)
+    .split('\n')
+    .slice(1)
+    .map((line) => `  ${line}`);
 }
