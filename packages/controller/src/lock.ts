@@ -21,8 +21,7 @@ export function takeLock(path: string, home: string): Lock {
   let database: Database.Database | undefined;
   try {
     database = new Database(path, { timeout: 0 });
-    database.pragma('journal_mode = MEMORY');
-    database.exec('BEGIN EXCLUSIVE');
+    database.exec('PRAGMA journal_mode = MEMORY; BEGIN EXCLUSIVE');
   } catch (cause) {
     database?.close();
     const { code, message } = cause as { code?: string; message: string };
@@ -34,7 +33,13 @@ export function takeLock(path: string, home: string): Lock {
     );
   }
   const held = database;
-  return { release: () => held.close() };
+  return {
+    release: () => {
+      // Closing alone lets go of the file only when its statements have been collected.
+      held.exec('ROLLBACK');
+      held.close();
+    },
+  };
 }
 
 function running(path: string, home: string, cause: unknown): ApiError {

@@ -125,6 +125,7 @@ export class FakeMachine implements Machine {
   logs = async () => ({ console: 'console text', vmm: 'vmm text' });
   memoryBytes = async () => 1_048_576;
   destroy = async () => {
+    await delay(20);
     this.guest.end();
     rmSync(this.#dir, { recursive: true, force: true });
     this.end({ kind: 'signaled', signal: 'SIGKILL', lastWords: '' });

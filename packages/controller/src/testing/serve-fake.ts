@@ -11,7 +11,7 @@ const daemon = await serve({
   log: silentLog(),
   openEngine: async (options) => fakeEngine(options),
 });
-process.stdout.write(`ready ${daemon.tcp}\n`);
 process.on('SIGTERM', () => void daemon.close());
+process.stdout.write(`ready ${daemon.tcp}\n`);
 await daemon.closed;
 process.exit(0);
