@@ -197,6 +197,7 @@ void group_memory(uint64_t *limit, uint64_t *used, uint64_t *oom_kills);
 /* Watches the transport: a device path, or an open fd: a stream, or a listening socket of which the newest connection counts. */
 int conn_open(const char *device, int fd);
 void conn_kick(void);                      /* there may be something to send */
+bool conn_trickles(void);                  /* of late only output flows, in small pieces */
 bool conn_step(void);                      /* reads, tells verbs, writes; true when there is more to do at once */
 
 /* init.c: pid 1 only. Prints to the console and stops the machine where it cannot go on. */

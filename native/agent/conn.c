@@ -18,6 +18,9 @@
 #define READS_PER_STEP 8
 #define WRITES_PER_STEP 8
 #define REOPEN_MS 200
+/* Output that comes in steps of less than this, so many in a row with nothing from the host, is a trickle. */
+#define TRICKLE_BYTES 8192
+#define TRICKLE_STEPS 4
 /* A SYNC that arrives in two reads is whole within this time, in an emulated guest too. */
 #define HOLD_MS 30
 
@@ -46,6 +49,9 @@ static size_t tx_at, tx_have;
 
 static bool reply_due, resumed_due, reply_resumed;
 static uint8_t reply_nonce[16], reply_session[16];
+
+static size_t step_in, step_out; /* bytes of this step */
+static int trickle;              /* steps in a row that only sent, and little */
 
 static void start_over(void) {
   timer_clear(&hold);
@@ -241,6 +247,7 @@ static void receive(void) {
     ssize_t n = read(stream.fd, rx + rx_have, sizeof rx - rx_have);
     if (n > 0) {
       rx_have += (size_t)n;
+      step_in += (size_t)n;
       parse(true);
       continue;
     }
@@ -293,9 +300,10 @@ static bool transmit(void) {
     if (tx_at == tx_have) fill();
     if (tx_at == tx_have) return false;
     ssize_t n = write(stream.fd, tx + tx_at, tx_have - tx_at);
-    if (n > 0)
+    if (n > 0) {
       tx_at += (size_t)n;
-    else if (n < 0 && errno == EAGAIN)
+      step_out += (size_t)n;
+    } else if (n < 0 && errno == EAGAIN)
       writable = false;
     else if (n < 0 && errno != EINTR) {
       stream_lost();
@@ -305,12 +313,17 @@ static bool transmit(void) {
   return writable;
 }
 
+bool conn_trickles(void) { return trickle >= TRICKLE_STEPS; }
+
 /* The loop takes a step before each wait, so nothing has to be remembered. */
 void conn_kick(void) {}
 
 bool conn_step(void) {
+  step_in = step_out = 0;
   if (stream.fd >= 0 && readable) receive();
   session_notify();
   bool more = stream.fd >= 0 && writable && transmit();
+  if (step_in || step_out >= TRICKLE_BYTES) trickle = 0;
+  else if (step_out && trickle < TRICKLE_STEPS) trickle++;
   return stream.fd >= 0 && (readable || more);
 }
