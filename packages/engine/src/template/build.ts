@@ -229,8 +229,10 @@ async function warmUp(
   // A machine that dies takes every wait with it.
   const over = new AbortController();
   machine.exited.then(async (exit) => {
-    const tail = (await machine.consoleTail().catch(() => '')).trim().slice(-800);
-    const reason = `the machine ended (${exit.kind})${tail === '' ? '' : `; its console ended with: ${tail}`}`;
+    const tail = (await machine.consoleTail().catch(() => '')).trim();
+    const panic = /Kernel panic[^\n]*/.exec(tail)?.[0];
+    const last = panic ?? tail.slice(-800);
+    const reason = `the machine ended (${exit.kind})${last === '' ? '' : `; its console ended with: ${last}`}`;
     over.abort(new EngineError('vmm_failed', reason));
   });
   const signal = build.signal ? AbortSignal.any([build.signal, over.signal]) : over.signal;
