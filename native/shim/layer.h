@@ -1,0 +1,26 @@
+/* What is read of a frozen memory, and written as a layer. */
+#pragma once
+#include <stdatomic.h>
+
+#include "shim.h"
+
+#define ALL_ZEROS UINT32_MAX
+struct layer_extent {
+  uint32_t guest_page, pages, file_page; /* ALL_ZEROS: no room in the file */
+};
+struct layer {
+  struct layer_extent *extents;
+  size_t count, room;
+  uint64_t bytes, compared, unchanged; /* bytes in the file; pages looked at; pages left out */
+};
+struct layer_source {
+  pid_t pid; /* the clone, or the paused VMM */
+  const struct graft *below; /* its files are open and mapped */
+  uint32_t origin;
+  atomic_bool *cancel;
+};
+/* Writes all pages that differ from what is below into `fd`, from its start. Any short read is a failure. */
+int layer_write(const struct layer_source *s, int fd, struct layer *l, struct fault *f);
+/* Bytes of guest RAM that a process has for itself. */
+int layer_private_bytes(pid_t pid, const struct graft *below, uint64_t *bytes, struct fault *f);
+void layer_free(struct layer *l);
