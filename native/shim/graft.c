@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "graft-copy.h"
 #include "inject.h"
 #include "segments.h"
 
@@ -30,7 +31,7 @@ struct scratch {
 };
 #define CALLS_AT 4096
 
-static uint64_t address_of(const struct graft *g, const struct graft_extent *e) {
+uint64_t graft_address(const struct graft *g, const struct graft_extent *e) {
   for (uint32_t i = 0; i < g->ram_count; i++) {
     const struct ram_range *r = &g->ram[i];
     if (e->guest_offset >= r->guest_offset && e->guest_offset - r->guest_offset < r->length &&
@@ -41,13 +42,13 @@ static uint64_t address_of(const struct graft *g, const struct graft_extent *e) 
 }
 
 /* Refuses what would map or read past an end, and a mapping that would cover what was copied before it. */
-static int check(const struct graft *g, struct fault *f) {
+int graft_check(const struct graft *g, struct fault *f) {
   uint64_t copied_to = 0;
   for (uint32_t i = 0; i < g->extent_count; i++) {
     const struct graft_extent *e = &g->extents[i];
     if (((e->guest_offset | e->length | e->file_offset) & 4095) || e->length == 0 || e->kind > EXTENT_ZERO)
       return fail(f, EINVAL, "extent %u is not made of whole pages", i);
-    if (!address_of(g, e)) return fail(f, EINVAL, "extent %u (%llu bytes at %llu) is outside guest RAM", i,
+    if (!graft_address(g, e)) return fail(f, EINVAL, "extent %u (%llu bytes at %llu) is outside guest RAM", i,
                                        (unsigned long long)e->length, (unsigned long long)e->guest_offset);
     if (e->kind != EXTENT_ZERO && (e->file >= g->file_count || e->file_offset > g->files[e->file].bytes ||
                                    e->length > g->files[e->file].bytes - e->file_offset))
@@ -69,7 +70,9 @@ static bool see_view(const struct mapping *m, void *arg) {
 }
 
 /* Opens and maps each file here. How the kernel names our mapping is how it will name the VMM's: stat's numbers differ on some file systems. */
-static int open_files(struct graft *g, struct fault *f) {
+int graft_open_files(struct graft *g, struct fault *f) {
+  for (uint32_t i = 0; i < g->file_count; i++) g->files[i].fd = -1;
+  if (g->file_count > MAX_FILES) return fail(f, EINVAL, "%u files, at most %d", g->file_count, MAX_FILES);
   for (uint32_t i = 0; i < g->file_count; i++) {
     struct graft_file *file = &g->files[i];
     struct stat st;
@@ -86,7 +89,7 @@ static int open_files(struct graft *g, struct fault *f) {
   return 0;
 }
 
-static void close_files(struct graft *g) {
+void graft_close_files(struct graft *g) {
   for (uint32_t i = 0; i < g->file_count; i++) {
     struct graft_file *file = &g->files[i];
     if (file->view && file->view != MAP_FAILED) munmap(file->view, file->bytes);
@@ -163,7 +166,7 @@ static size_t list_calls(const struct mapping_job *job, const struct scratch *s,
     if (e->kind == EXTENT_COPY) continue;
     bool map = e->kind == EXTENT_MAP;
     uint64_t flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | (map ? 0 : MAP_ANONYMOUS);
-    calls[n++] = (struct call){SYS_mmap, {address_of(g, e), e->length, PROT_READ | PROT_WRITE, flags, map ? (uint64_t)job->fds[e->file] : UINT64_MAX, map ? e->file_offset : 0}, -1};
+    calls[n++] = (struct call){SYS_mmap, {graft_address(g, e), e->length, PROT_READ | PROT_WRITE, flags, map ? (uint64_t)job->fds[e->file] : UINT64_MAX, map ? e->file_offset : 0}, -1};
   }
   for (uint32_t i = 0; i < g->ram_count; i++) {
     /* As the VMM had it: RAM is no part of a core file. And what a later freeze needs. */
@@ -234,7 +237,7 @@ static int verify(const struct graft *g, struct fault *f) {
     const struct graft_extent *e = &g->extents[i];
     if (e->kind == EXTENT_COPY) continue;
     const struct graft_file *file = e->kind == EXTENT_MAP ? &g->files[e->file] : NULL;
-    uint64_t start = address_of(g, e);
+    uint64_t start = graft_address(g, e);
     struct segment s = {start, start + e->length, file ? e->file_offset : 0, file ? file->inode : 0, file ? file->major : 0, file ? file->minor : 0};
     result = segments_paint(&want, s) ? fail(f, ENOMEM, "no memory to verify the graft") : 0;
   }
@@ -243,87 +246,15 @@ static int verify(const struct graft *g, struct fault *f) {
   return result;
 }
 
-/* ---- by copying ---- */
-
-#define IOVECS 512
-struct copier {
-  struct iovec local[IOVECS], remote[IOVECS];
-  int count;
-};
-
-static int flush(struct copier *c, struct fault *f) {
-  size_t want = 0;
-  for (int i = 0; i < c->count; i++) want += c->local[i].iov_len;
-  if (want == 0) return 0;
-  ssize_t n = process_vm_writev(vmm.pid, c->local, (unsigned long)c->count, c->remote, (unsigned long)c->count, 0);
-  c->count = 0;
-  return n == (ssize_t)want ? 0 : fail(f, n < 0 ? errno : EFAULT, "copy into the VMM's RAM: %s", n < 0 ? strerror(errno) : "cut short");
-}
-
-static int copy(struct copier *c, const void *from, uint64_t to, uint64_t length, struct fault *f) {
-  while (length > 0) {
-    /* One call moves at most 2 GiB. */
-    size_t part = length > 1 << 20 ? 1 << 20 : (size_t)length;
-    c->local[c->count] = (struct iovec){(void *)(uintptr_t)from, part};
-    c->remote[c->count] = (struct iovec){(void *)(uintptr_t)to, part};
-    if (++c->count == IOVECS && flush(c, f)) return -1;
-    from = (const uint8_t *)from + part, to += part, length -= part;
-  }
-  return 0;
-}
-
-/* Only a base has holes that mean zero, and it is laid over memory that is still zero. */
-static int copy_data(struct copier *c, const struct graft_file *file, const struct graft_extent *e, uint64_t to, struct fault *f) {
-  uint64_t at = e->file_offset, end = at + e->length;
-  while (at < end) {
-    off_t data = lseek(file->fd, (off_t)at, SEEK_DATA);
-    if (data < 0 && errno == ENXIO) return 0;
-    if (data < 0) return fail(f, errno, "find data in %s", file->path);
-    off_t hole = lseek(file->fd, data, SEEK_HOLE);
-    if (hole < 0) return fail(f, errno, "find a hole in %s", file->path);
-    uint64_t from = (uint64_t)data, stop = (uint64_t)hole < end ? (uint64_t)hole : end;
-    if (from >= end) return 0;
-    if (copy(c, (uint8_t *)file->view + from, to + (from - e->file_offset), stop - from, f)) return -1;
-    at = stop;
-  }
-  return 0;
-}
-
-static const uint8_t zeros[1 << 20];
-static int copy_zeros(struct copier *c, uint64_t to, uint64_t length, struct fault *f) {
-  for (; length > 0;) {
-    uint64_t part = length < sizeof zeros ? length : sizeof zeros;
-    if (copy(c, zeros, to, part, f)) return -1;
-    to += part, length -= part;
-  }
-  return 0;
-}
-
-/* The extents of kind copy; all of them where nothing could be mapped. */
-static int copy_extents(const struct graft *g, struct fault *f) {
-  struct copier *c = calloc(1, sizeof *c);
-  if (!c) return fail(f, ENOMEM, "no memory to copy");
-  int result = 0;
-  for (uint32_t i = 0; i < g->extent_count && result == 0; i++) {
-    const struct graft_extent *e = &g->extents[i];
-    uint64_t to = address_of(g, e);
-    if (e->kind == EXTENT_COPY) result = copy(c, (uint8_t *)g->files[e->file].view + e->file_offset, to, e->length, f);
-    else if (g->mapped) continue;
-    else if (e->kind == EXTENT_ZERO) result = copy_zeros(c, to, e->length, f);
-    else if (e->file == 0) result = copy_data(c, &g->files[0], e, to, f);
-    else result = copy(c, (uint8_t *)g->files[e->file].view + e->file_offset, to, e->length, f);
-    /* In order: one that lies over another comes after it. */
-  }
-  if (result == 0) result = flush(c, f);
-  free(c);
-  return result;
+void graft_free(struct graft *g) {
+  for (uint32_t i = 0; g->files && i < g->file_count; i++) free(g->files[i].path);
+  free(g->ram), free(g->files), free(g->extents);
+  memset(g, 0, sizeof *g);
 }
 
 int graft(struct graft *g, struct fault *f) {
-  if (g->file_count > MAX_FILES) return fail(f, EINVAL, "%u files, at most %d", g->file_count, MAX_FILES);
-  for (uint32_t i = 0; i < g->file_count; i++) g->files[i].fd = -1;
-  int result = check(g, f);
-  if (result == 0) result = open_files(g, f);
+  int result = graft_check(g, f);
+  if (result == 0) result = graft_open_files(g, f);
   if (result == 0) {
     bool suspend = abilities.bits & CAN_INJECTION;
     g->mapped = suspend || ((abilities.bits & CAN_ATTACH) && (vmm.flags & START_MAPS_ALLOWED));
@@ -331,9 +262,10 @@ int graft(struct graft *g, struct fault *f) {
       struct mapping_job job = {.g = g};
       result = inject_run(vmm.pid, suspend ? INJECT_SUSPEND_FILTER : 0, (int)g->timeout_ms, map_body, &job, f);
       if (result == 0) result = verify(g, f);
+      if (result == 0) ram_forkable = true; /* DOFORK was among the calls */
     }
   }
-  if (result == 0) result = copy_extents(g, f);
-  close_files(g);
+  if (result == 0) result = graft_copy(g, f);
+  graft_close_files(g);
   return result;
 }
