@@ -150,8 +150,9 @@ static void loop(int children) {
     p[2] = (struct pollfd){logs, POLLIN, 0};
     p[3].revents = 0;
     p[3].fd = resume_poll(&p[3].events, &resume_due);
-    int n = conns_poll(p + 4, MAX_POLLED - 4);
-    if (poll(p, (nfds_t)n + 4, earliest(resume_due, unclaimed)) < 0 && errno != EINTR) {
+    p[4] = (struct pollfd){capture_poll(), POLLIN, 0};
+    int n = conns_poll(p + 5, MAX_POLLED - 5);
+    if (poll(p, (nfds_t)n + 5, earliest(resume_due, unclaimed)) < 0 && errno != EINTR) {
       note("poll: %s", strerror(errno));
       return;
     }
@@ -163,8 +164,9 @@ static void loop(int children) {
     if (p[1].revents) vmm_ended(-1);
     if (p[2].revents) log_trim(logs);
     resume_step(p[3].revents);
-    conns_serve(p + 4, n);
-    reap(); /* a request may have taken a child's signal */
+    if (p[4].revents) capture_step();
+    conns_serve(p + 5, n);
+    reap(); /* a request or a capture may have taken a child's signal */
   }
 }
 
@@ -192,6 +194,7 @@ int main(int argc, char **argv) {
   fcntl(FIRST_CONNECTION, F_SETFD, FD_CLOEXEC);
   conns_start(FIRST_CONNECTION, listener);
   loop(children);
+  capture_abort();
   remove_sockets();
   return 0;
 }

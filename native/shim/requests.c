@@ -36,7 +36,10 @@ void announce_exit(struct conn *only) {
   free(w.data);
 }
 
-void conn_gone(struct conn *c) { resume_owner_gone(c); }
+void conn_gone(struct conn *c) {
+  resume_owner_gone(c); /* the VMM first */
+  capture_owner_gone(c);
+}
 
 static int malformed(struct fault *f) { return fail(f, EPROTO, "a malformed request"); }
 static int ended(struct fault *f) { return fail(f, ESRCH, "the VMM has ended"); }
@@ -125,26 +128,42 @@ static void get_graft(struct reader *r, struct graft *g) {
   }
 }
 
+/* The whole of it; what it holds is the caller's to free, also after a failure. */
+static int read_graft(struct reader *r, struct graft *g, struct fault *f) {
+  *g = (struct graft){.ram_count = get_u32(r), .file_count = get_u32(r), .extent_count = get_u32(r), .timeout_ms = get_u32(r)};
+  /* Counts that the frame cannot hold. */
+  uint64_t least = (uint64_t)g->ram_count * 24 + (uint64_t)g->file_count * 12 + (uint64_t)g->extent_count * 32;
+  if (r->bad || least > (uint64_t)(r->end - r->at)) return malformed(f);
+  g->ram = calloc(g->ram_count + 1, sizeof *g->ram);
+  g->files = calloc(g->file_count + 1, sizeof *g->files);
+  g->extents = calloc(g->extent_count + 1, sizeof *g->extents);
+  if (!g->ram || !g->files || !g->extents) return fail(f, ENOMEM, "no memory for %u extents", g->extent_count);
+  for (uint32_t i = 0; i < g->file_count; i++) g->files[i].fd = -1;
+  get_graft(r, g);
+  return r->bad ? malformed(f) : vmm.ended ? ended(f) : 0;
+}
+
 static int do_graft(struct reader *r, struct writer *w, struct fault *f) {
   int64_t began = now_us();
-  struct graft g = {.ram_count = get_u32(r), .file_count = get_u32(r), .extent_count = get_u32(r), .timeout_ms = get_u32(r)};
-  /* Counts that the frame cannot hold. */
-  if (r->bad || (uint64_t)g.ram_count * 24 + (uint64_t)g.file_count * 12 + (uint64_t)g.extent_count * 32 > (uint64_t)(r->end - r->at)) return malformed(f);
-  g.ram = calloc(g.ram_count + 1, sizeof *g.ram);
-  g.files = calloc(g.file_count + 1, sizeof *g.files);
-  g.extents = calloc(g.extent_count + 1, sizeof *g.extents);
-  int result = -1;
-  if (!g.ram || !g.files || !g.extents) fail(f, ENOMEM, "no memory for a graft of %u extents", g.extent_count);
-  else {
-    get_graft(r, &g);
-    result = r->bad ? malformed(f) : vmm.ended ? ended(f) : graft(&g, f);
-    for (uint32_t i = 0; i < g.file_count; i++) free(g.files[i].path);
+  struct graft g;
+  int result = read_graft(r, &g, f);
+  if (result == 0 && capture_active()) result = fail(f, EBUSY, "a capture is under way");
+  if (result == 0) result = graft(&g, f);
+  if (result == 0) {
+    put_u32(w, (uint32_t)(now_us() - began));
+    put_u32(w, g.mapped);
   }
-  free(g.ram), free(g.files), free(g.extents);
-  if (result) return -1;
-  put_u32(w, (uint32_t)(now_us() - began));
-  put_u32(w, g.mapped);
-  return 0;
+  graft_free(&g);
+  return result;
+}
+
+static int prepare(struct conn *c, struct reader *r, struct writer *w, struct fault *f) {
+  struct capture_plan plan = {.live = get_u32(r), .origin = get_u32(r), .layer = get_str(r)};
+  int result = read_graft(r, &plan.below, f);
+  if (result == 0) return capture_prepare(c, &plan, w, f);
+  graft_free(&plan.below);
+  free(plan.layer);
+  return -1;
 }
 
 static int arm(struct conn *c, struct reader *r, struct fault *f) {
@@ -180,6 +199,7 @@ void handle_request(struct conn *c, uint32_t type, uint32_t id, struct reader *r
   struct writer w = {0};
   struct fault f = {0, ""};
   int result = 0;
+  bool later = false; /* the reply comes when it is done */
   bool begins = type == SF_START || type == SF_ADOPT;
   if (begins != (vmm.pid == 0)) result = fail(&f, EPROTO, begins ? "this shim has its VMM" : "this shim has no VMM yet");
   else switch (type) {
@@ -192,11 +212,15 @@ void handle_request(struct conn *c, uint32_t type, uint32_t id, struct reader *r
     case SF_DISARM: put_u32(&w, resume_disarm()); break;
     case SF_KILL: result = kill_vmm(&f); break;
     case SF_END: end_requested = true; break;
+    case SF_CAPTURE_PREPARE: result = prepare(c, r, &w, &f); break;
+    case SF_CAPTURE_FREEZE: result = capture_freeze(c, id, &f), later = true; break;
+    case SF_CAPTURE_COPY: result = capture_copy(c, id, &f), later = true; break;
+    case SF_CAPTURE_ABORT: capture_abort(); break;
     default: result = fail(&f, ENOSYS, "request %u is not known to this shim", type);
   }
   if (begins && result) remove_sockets(); /* nothing was begun: nothing stays */
   if (result) send_failure(c, type, id, &f);
-  else send_reply(c, type, id, &w);
+  else if (!later) send_reply(c, type, id, &w);
   free(w.data);
   if (type == SF_HELLO && vmm.ended) announce_exit(c);
   if (begins && result) _exit(1);

@@ -153,6 +153,34 @@ struct graft {
   bool mapped; /* answer */
 };
 int graft(struct graft *g, struct fault *f);
+/* Opens and maps the files; and the opposite. */
+int graft_open_files(struct graft *g, struct fault *f);
+void graft_close_files(struct graft *g);
+/* Refuses extents outside guest RAM or past a file. */
+int graft_check(const struct graft *g, struct fault *f);
+void graft_free(struct graft *g);
+
+/* ---- capture (freeze.c) ---- */
+struct capture_plan {
+  bool live;
+  uint32_t origin; /* files of `below` from here on are newer than what the source was forked from */
+  char *layer; /* absolute path of a file that does not exist yet */
+  struct graft below; /* guest RAM, and what the source's last link shows */
+};
+/* Takes over what `plan` holds, also when it fails. */
+int capture_prepare(struct conn *owner, struct capture_plan *plan, struct writer *answer, struct fault *f);
+/* Begun; the reply follows through capture_step. */
+int capture_freeze(struct conn *owner, uint32_t id, struct fault *f);
+int capture_copy(struct conn *owner, uint32_t id, struct fault *f);
+/* Ends whatever there is. */
+void capture_abort(void);
+void capture_owner_gone(struct conn *owner);
+bool capture_active(void);
+/* Guest RAM is not marked DONTFORK any more. */
+extern bool ram_forkable;
+/* The descriptor to wait for, -1 for none; and what to do when it is readable. */
+int capture_poll(void);
+void capture_step(void);
 
 /* ---- the loop (main.c) ---- */
 void reap(void);
