@@ -2,11 +2,33 @@ import { SHIM_MAX_PAYLOAD, shimFrames } from '@forkd/wire';
 import { EngineError, messageOf } from '../errors.js';
 import { type ShimConnection, ShimRefusal } from './connection.js';
 import { PayloadReader, PayloadWriter } from './frames.js';
-import { decodeRanges, encodeArm, encodeGraft, type ShimInfo } from './protocol.js';
-import type { GraftRequest, RamRange, ResumeRecipe, Shim, ShimAbilities, VmmExit } from './types.js';
+import {
+  decodeLayer,
+  decodePrepared,
+  decodeRanges,
+  encodeArm,
+  encodeCapture,
+  encodeGraft,
+  type ShimInfo,
+} from './protocol.js';
+import type {
+  CapturedLayer,
+  CapturePlan,
+  GraftRequest,
+  PreparedCapture,
+  RamRange,
+  ResumeRecipe,
+  Shim,
+  ShimAbilities,
+  VmmExit,
+} from './types.js';
 
 const EMPTY = Buffer.alloc(0);
 const REQUEST_MS = 10_000;
+/** Time between freeze and copy. */
+const CAPTURE_MS = 60_000;
+/** A copy of all memory to a slow disk. */
+const COPY_MS = 30 * 60_000;
 /** Longest deadline of a recipe, ms. */
 const MAX_DEADLINE_MS = 0x7fffffff;
 
@@ -84,6 +106,31 @@ export class ShimClient implements Shim {
   async disarmResume(): Promise<boolean> {
     const answer = await this.#ask(shimFrames.DISARM, EMPTY, 'disarming the resume recipe');
     return new PayloadReader(answer).u32() !== 0;
+  }
+
+  async capturePrepare(plan: CapturePlan): Promise<PreparedCapture> {
+    const payload = encodeCapture(plan, plan.timeoutMs ?? CAPTURE_MS);
+    return decodePrepared(await this.#ask(shimFrames.CAPTURE_PREPARE, payload, 'preparation of a capture'));
+  }
+
+  async captureFreeze(): Promise<number> {
+    return new PayloadReader(await this.#ask(shimFrames.CAPTURE_FREEZE, EMPTY, 'freeze')).u32() / 1000;
+  }
+
+  async captureCopy(signal?: AbortSignal): Promise<CapturedLayer> {
+    try {
+      return decodeLayer(
+        await this.#ask(shimFrames.CAPTURE_COPY, EMPTY, 'copy of a capture', COPY_MS, signal),
+      );
+    } catch (error) {
+      // A capture that nobody waits for must not live on; where it has ended by itself this does nothing.
+      await this.captureAbort().catch(() => {});
+      throw error;
+    }
+  }
+
+  async captureAbort(): Promise<void> {
+    await this.#ask(shimFrames.CAPTURE_ABORT, EMPTY, 'abort of a capture');
   }
 
   async kill(): Promise<VmmExit> {

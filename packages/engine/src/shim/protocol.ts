@@ -1,8 +1,19 @@
 /** What requests and answers of a shim hold. */
 import { constants } from 'node:os';
 import { shimAbilityBits, shimExitKinds, shimExtentKinds, shimStartFlags } from '@forkd/wire';
+import { type LayerExtent, PAGE } from '../memory/index.js';
 import { PayloadReader, PayloadWriter } from './frames.js';
-import type { GraftRequest, RamRange, ResumeRecipe, ShimAbilities, ShimSpec, VmmExit } from './types.js';
+import type {
+  CapturedLayer,
+  CapturePlan,
+  GraftRequest,
+  PreparedCapture,
+  RamRange,
+  ResumeRecipe,
+  ShimAbilities,
+  ShimSpec,
+  VmmExit,
+} from './types.js';
 
 /** Who a shim is and what it may do. */
 export interface ShimInfo {
@@ -91,8 +102,12 @@ export function decodeRanges(payload: Buffer): RamRange[] {
 }
 
 export function encodeGraft(request: GraftRequest, timeoutMs: number): Buffer {
+  return putGraft(new PayloadWriter(), request, timeoutMs).done();
+}
+
+function putGraft(out: PayloadWriter, request: GraftRequest, timeoutMs: number): PayloadWriter {
   const { ram, files, extents } = request;
-  const out = new PayloadWriter().u32(ram.length, files.length, extents.length, timeoutMs);
+  out.u32(ram.length, files.length, extents.length, timeoutMs);
   for (const range of ram) out.u64(range.guestOffset, range.length, range.address);
   const bytes = Buffer.alloc(extents.length * 32);
   for (const [index, extent] of extents.entries()) {
@@ -105,7 +120,41 @@ export function encodeGraft(request: GraftRequest, timeoutMs: number): Buffer {
   }
   out.bytes(bytes);
   for (const file of files) out.u64(file.bytes).text(file.path);
-  return out.done();
+  return out;
+}
+
+export function encodeCapture(plan: CapturePlan, timeoutMs: number): Buffer {
+  const { ram, below } = plan;
+  const out = new PayloadWriter().u32(plan.mode === 'live' ? 1 : 0, below.origin).text(plan.layer);
+  return putGraft(out, { ram, files: below.files, extents: below.extents }, timeoutMs).done();
+}
+
+export function decodePrepared(payload: Buffer): PreparedCapture {
+  const from = new PayloadReader(payload);
+  const mode = from.u32() !== 0 ? 'live' : 'diff';
+  from.u32();
+  const privateBytes = Number(from.u64());
+  const reason = from.text();
+  return { mode, privateBytes, ...(reason !== '' && { reason }) };
+}
+
+const ALL_ZEROS = 0xffffffff;
+
+export function decodeLayer(payload: Buffer): CapturedLayer {
+  const from = new PayloadReader(payload);
+  const ms = from.u32() / 1000;
+  const count = from.u32();
+  const bytes = Number(from.u64());
+  const comparedPages = Number(from.u64());
+  const unchangedPages = Number(from.u64());
+  const extents = Array.from({ length: count }, (): LayerExtent => {
+    const guestOffset = from.u32() * PAGE;
+    const length = from.u32() * PAGE;
+    const filePage = from.u32();
+    if (filePage === ALL_ZEROS) return { kind: 'zero', guestOffset, length };
+    return { kind: 'data', guestOffset, length, fileOffset: filePage * PAGE };
+  });
+  return { extents, bytes, comparedPages, unchangedPages, ms };
 }
 
 export function encodeArm(recipe: ResumeRecipe): Buffer {

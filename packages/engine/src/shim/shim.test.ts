@@ -390,6 +390,7 @@ describe('a VMM whose daemon or shim dies', () => {
     process.kill(shim.pid, 'SIGKILL');
     process.kill(shim.vmmPid, 'SIGKILL');
     expect(await shim.exited).toMatchObject({ kind: 'unknown' });
+    await shim.end();
     await expect(adoptShim(dir, { binary })).rejects.toBeInstanceOf(EngineError);
     await expect(adoptShim(await runDirectory(), { binary })).rejects.toMatchObject({
       code: 'sandbox_exited',

@@ -1,4 +1,4 @@
-import type { GraftExtent } from '../memory/index.js';
+import type { GraftExtent, LayerExtent } from '../memory/index.js';
 
 /** How a VMM is started. */
 export interface ShimSpec {
@@ -63,6 +63,44 @@ export interface ResumeRecipe {
   deadlineMs: number;
 }
 
+/** What is to be captured. */
+export interface CapturePlan {
+  ram: readonly RamRange[];
+  /** `live`: copied after the pause, from a clone. `diff`: copied in the pause. */
+  mode: 'live' | 'diff';
+  /** What the source's previous link shows; it must be `ready`. Pages equal to it are left out. The plan of its graft serves. */
+  below: {
+    files: readonly { path: string; bytes: bigint }[];
+    extents: readonly GraftExtent[];
+    /** How many of `files`, from the base up, the source itself was forked from. */
+    origin: number;
+  };
+  /** Absolute path of the layer: a file that does not exist yet. */
+  layer: string;
+  /** From the freeze to the copy's begin, at most; the clone is killed then. Default 60000. */
+  timeoutMs?: number;
+}
+
+/** A capture that is ready for the pause. */
+export interface PreparedCapture {
+  /** `diff` where injection is not permitted. */
+  mode: 'live' | 'diff';
+  /** Why not `live`, where it was asked for. */
+  reason?: string;
+  /** Guest RAM that the source has for itself now: what is compared, and how much its cgroup may grow while a clone lives. */
+  privateBytes: number;
+}
+
+export interface CapturedLayer {
+  extents: LayerExtent[];
+  /** Of the file. Not synced. */
+  bytes: number;
+  /** Pages looked at, and those of them that showed what is below. */
+  comparedPages: number;
+  unchangedPages: number;
+  ms: number;
+}
+
 /** The parent of one VMM, reached over its control socket. */
 export interface Shim {
   readonly pid: number;
@@ -80,6 +118,14 @@ export interface Shim {
   armResume(recipe: ResumeRecipe): Promise<void>;
   /** False when the recipe had already been sent. */
   disarmResume(): Promise<boolean>;
+  /** Before the pause: all that can be done early. One capture at a time; it is aborted when this connection closes. */
+  capturePrepare(plan: CapturePlan): Promise<PreparedCapture>;
+  /** In the pause, after the device state was saved. Milliseconds. When it resolves the source may resume. A failure ends the capture. */
+  captureFreeze(): Promise<number>;
+  /** After the pause: writes the layer. A failure, and an abort, end the capture and remove the file. */
+  captureCopy(signal?: AbortSignal): Promise<CapturedLayer>;
+  /** Ends a capture in whatever state; fine when there is none. */
+  captureAbort(): Promise<void>;
   /** SIGKILLs the VMM and waits for its end. */
   kill(): Promise<VmmExit>;
   /** The shim ends once its VMM has: removes its sockets. After this nothing of it is left but files in `dir`. */
