@@ -76,6 +76,21 @@ describe.skipIf(!agentIsBuilt)('a session over connections that break', () => {
       expect(end).toMatchObject({ kind: 'exited', code: n });
       await p.release();
     };
+    const fragments = async () => {
+      const long = 'x'.repeat(40_000);
+      const p = await session.spawn({ command: ['sh', '-c', `echo long >> ${log}; echo $#$1`, 'sh', long] });
+      expect((await bytesOf(p.stdout)).toString()).toBe(`1${long}\n`);
+      await p.wait();
+    };
+    // Nobody waits for it: whether or not the guest had begun it, it must not stay.
+    const givenUp = async () => {
+      const abort = new AbortController();
+      const starting = session.spawn({ command: ['sleep', '4321'] }, abort.signal);
+      for (let turns = random(20); turns > 0; turns--) await new Promise((resolve) => setImmediate(resolve));
+      abort.abort();
+      // It may have been quicker.
+      await starting.then((p) => p.signal('SIGKILL', { cancel: true })).catch(() => {});
+    };
     const echo = async () => {
       const p = await session.spawn({ command: ['cat'], stdin: 'pipe' });
       p.stdin?.end(input);
@@ -104,6 +119,8 @@ describe.skipIf(!agentIsBuilt)('a session over connections that break', () => {
     await Promise.all([
       once(1)(),
       once(2)(),
+      fragments(),
+      givenUp(),
       echo(),
       file(),
       names(),
@@ -111,7 +128,15 @@ describe.skipIf(!agentIsBuilt)('a session over connections that break', () => {
       session.ping(),
       session.metrics(),
     ]);
-    expect(readFileSync(log, 'utf8').split('\n').sort().join(' ')).toBe(' 1 2');
+    expect(readFileSync(log, 'utf8').split('\n').sort().join(' ')).toBe(' 1 2 long');
+    await expect
+      .poll(
+        async () => (await session.ps()).filter((p) => p.command[1] === '4321' && p.state === 'running'),
+        {
+          timeout: 20_000,
+        },
+      )
+      .toEqual([]);
     await session.files.remove(dir, { recursive: true });
   }
 
