@@ -34,7 +34,7 @@ const packages = {
   gcc: 'gcc and libc6-dev (Debian, Ubuntu), gcc and libasan libubsan (Fedora) or gcc (Arch)',
 };
 
-/** @typedef {{folder: string, compiler: 'gcc' | 'musl-gcc', compile: string[], link: string[], skip: RegExp, extra?: string[]}} Program */
+/** @typedef {{folder: string, compiler: 'gcc' | 'musl-gcc', compile: string[], link: string[], skip: RegExp, only?: RegExp, extra?: string[]}} Program */
 
 /** @type {Record<string, Program>} */
 export const programs = {
@@ -129,7 +129,7 @@ const hash = (...parts) => {
  * Builds one program.
  *
  * @param {string} name of the file in build/native
- * @param {Program} program what it is made of; `extra` are sources that are otherwise skipped
+ * @param {Program} program what it is made of: sources that `only` names, without those that `skip` does, and `extra`
  * @returns {Promise<boolean>} whether anything had to be done
  */
 export async function build(name, program) {
@@ -137,7 +137,9 @@ export async function build(name, program) {
   const objects = join(out, 'obj', name);
   mkdirSync(objects, { recursive: true });
   const names = readdirSync(folder).sort();
-  const sources = names.filter((n) => n.endsWith('.c') && !program.skip.test(n)).concat(program.extra ?? []);
+  const sources = names
+    .filter((n) => n.endsWith('.c') && !program.skip.test(n) && (program.only?.test(n) ?? true))
+    .concat(program.extra ?? []);
   if (sources.length === 0) throw new BuildError(`${folder} has no source of ${name}`);
   const headers = names
     .filter((n) => n.endsWith('.h'))
