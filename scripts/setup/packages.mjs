@@ -30,7 +30,6 @@ const neededByUsers = [{ name: 'uidmap', program: 'newuidmap' }];
 export function missingPackages(isRoot) {
   const wanted = isRoot ? needed : [...needed, ...neededByUsers];
   const names = wanted.map((p) => p.name);
-  // biome-ignore lint/suspicious/noTemplateCurlyInString: a format of dpkg-query
   const format = '${db:Status-Status} ${Package}\\n';
   // Exits 1 when any is unknown, and still lists the others.
   const answer = ask('dpkg-query', ['-W', '-f', format, ...names]);

@@ -114,7 +114,7 @@ describe('bad input to forkd exec', () => {
   const cases: [string, string[], number, RegExp][] = [
     ['a command that is not there', ['nope'], 64, /error: command "nope" is not in the sandbox/],
     ['a file that is not executable', ['/etc/passwd'], 64, /cannot be executed/],
-    ['an unknown sandbox', [], 66, /there is no sandbox "sb-0000000000000000"/],
+    ['an unknown sandbox', [], 66, /there is no sandbox sb-0000000000000000/],
     ['a name that is a path', [], 66, /there is no sandbox "\.\.\/\.\."|sandbox/],
   ];
   it.each(cases)('%s', async (name, args, code, message) => {

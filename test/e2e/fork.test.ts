@@ -50,7 +50,7 @@ describe('forkd fork', () => {
     expect(await forkd(['rm', first])).toMatchObject({ code: 0, stdout: `${first}\n` });
     const again = await forkd(['rm', first, second]);
     expect(again).toMatchObject({ code: 66, stdout: `${second}\n` });
-    expect(again.stderr).toContain(`error: there is no sandbox "${first}"`);
+    expect(again.stderr).toContain(`error: there is no sandbox ${first}`);
   });
 
   it('gives each child a disk of its own', async () => {

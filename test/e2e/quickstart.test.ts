@@ -32,9 +32,11 @@ describe('forkd quickstart', () => {
   it('leaves no child when interrupted', async () => {
     const child = startForkd(['quickstart', '--template', 'busybox', '-n', '4']);
     let stderr = '';
+    let hasKilled = false;
     child.stderr.on('data', (chunk: Buffer) => {
       stderr += chunk.toString();
-      if (stderr.includes('Forking 4 children ...')) child.kill('SIGINT');
+      if (hasKilled || !stderr.includes('Forking 4 children ...')) return;
+      hasKilled = child.kill('SIGINT');
     });
     expect(await new Promise((resolve) => child.on('close', resolve))).toBe(130);
     expect(ours(await sandboxes())).toEqual([]);

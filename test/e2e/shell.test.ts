@@ -35,14 +35,17 @@ async function converse(
   return { code, output };
 }
 
+// BusyBox asks for the position of the cursor after it.
+const prompt = /# /;
+
 describe('forkd shell', () => {
   it('is a terminal of our size, passes the exit code, and gives the terminal back', async () => {
     await using box = await fork();
     const { code, output } = await converse(
       ['shell', box.id],
       [
-        [/[#$] $/, 'stty size; tty\r'],
-        [/33 99[\s\S]*\/dev\/[\s\S]*[#$] $/, 'exit 6\r'],
+        [prompt, 'stty size; tty\r'],
+        [/33 99[\s\S]*\/dev\/[\s\S]*# /, 'exit 6\r'],
       ],
     );
     expect(code).toBe(6);
@@ -57,14 +60,15 @@ describe('forkd shell', () => {
     const { code, output } = await converse(
       ['shell', box.id],
       [
-        [/[#$] $/, 'echo start; sleep 1000\r'],
+        [prompt, 'echo start; sleep 1000\r'],
         [/\nstart\r\n/, '\u0003'],
-        [/[#$] $/, 'echo $((40 + 2))\r'],
-        [/42[\s\S]*[#$] $/, '\u0004'],
+        [prompt, 'echo $((40 + 2))\r'],
+        [/42[\s\S]*# /, '\u0004'],
       ],
     );
     expect(output).toContain('42');
-    expect(code).toBeLessThan(131);
+    // That of the last command, which ctrl-C has not been.
+    expect(code).toBe(0);
   });
 
   it('can be left when the guest does not answer', async () => {

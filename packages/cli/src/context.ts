@@ -58,9 +58,11 @@ class CommandContext implements Context, AsyncDisposable {
 
   async client(): Promise<Forkd> {
     if (this.#client === undefined) {
-      // A daemon elsewhere is not ours to start.
-      if (!process.env.FORKD_URL) this.#daemon = await ensureDaemon(homeDirectory(), this.signal);
-      this.#client = process.env.FORKD_URL ? new Forkd() : new Forkd({ home: homeDirectory() });
+      const isElsewhere = Boolean(process.env.FORKD_URL);
+      // Before a daemon is started: an address that cannot be is refused here.
+      const client = isElsewhere ? new Forkd() : new Forkd({ home: homeDirectory() });
+      if (!isElsewhere) this.#daemon = await ensureDaemon(homeDirectory(), this.signal);
+      this.#client = client;
     }
     return this.#client;
   }
