@@ -51,15 +51,16 @@ export class RunError extends Error {
   }
 }
 
-/** The environment of host programs: one language, and the directories that an ordinary user's PATH may lack. */
+/**
+ * The environment of host programs: one language, and the system's own directories first. A user's PATH may lack /usr/sbin, and
+ * may put an interpreter of his before the one that the system's scripts were written for.
+ */
 export function hostEnvironment(extra: Record<string, string> = {}): NodeJS.ProcessEnv {
-  const path = process.env.PATH ?? '';
-  const missing = ['/usr/local/bin', '/usr/bin', '/bin', '/usr/sbin', '/sbin'].filter(
-    (dir) => !path.split(':').includes(dir),
-  );
+  const system = ['/usr/sbin', '/usr/bin', '/sbin', '/bin', '/usr/local/sbin', '/usr/local/bin'];
+  const own = (process.env.PATH ?? '').split(':').filter((dir) => dir !== '' && !system.includes(dir));
   return {
     ...process.env,
-    PATH: [path, ...missing].filter((part) => part !== '').join(':'),
+    PATH: [...system, ...own].join(':'),
     LC_ALL: 'C.UTF-8',
     DEBIAN_FRONTEND: 'noninteractive',
     ...extra,
