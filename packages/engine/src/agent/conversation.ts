@@ -171,8 +171,8 @@ export class Conversation implements ConnectionHandler {
   }
 
   /** The machine is about to go: the next break is the session's end. */
-  expectEnd(): void {
-    this.#endExpected = true;
+  expectEnd(expected: boolean): void {
+    this.#endExpected = expected;
   }
 
   synced(reply: SyncReply): void {

@@ -146,15 +146,17 @@ class Session implements AgentSession {
 
   async poweroff(): Promise<void> {
     const request = this.#c.begin('POWEROFF', new FieldWriter());
-    const gone = this.closed.then(() => {});
     // The machine goes down right behind its answer, which may be lost with it.
-    this.#c.expectEnd();
-    await settle(
-      Promise.race([request.answered, gone]),
-      { deadlineMs: SYNC_DEADLINE_MS },
-      'poweroff',
-      () => {},
-    );
+    this.#c.expectEnd(true);
+    const answered = request.answered.catch((error: unknown) => {
+      if (error !== this.#c.ended) throw error;
+    });
+    try {
+      await settle(answered, { deadlineMs: SYNC_DEADLINE_MS }, 'poweroff', () => {});
+    } catch (error) {
+      this.#c.expectEnd(false);
+      throw error;
+    }
     await this.close();
   }
 
