@@ -8,7 +8,7 @@ let source: Awaited<ReturnType<typeof template>>;
 beforeAll(async () => {
   source = await template(
     `base: busybox
-memory: 64M
+memory: 96M
 warm_up:
   - cut -d' ' -f1 /proc/uptime > /root/uptime
 `,

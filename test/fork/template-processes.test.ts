@@ -3,7 +3,7 @@ import { type Children, client, distinct, eventually, fork, sh, template } from 
 
 // The hook runs after the child knows who it is and before its processes are thawed.
 const yaml = `base: busybox
-memory: 64M
+memory: 96M
 files:
   - path: /etc/forkd/resume.d/10-look
     mode: "0755"
