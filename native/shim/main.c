@@ -31,6 +31,7 @@
 
 #define FIRST_CONNECTION 3
 #define MAX_POLLED 32
+#define REAP_AGAIN_MS 5
 /* How long the answer to "how did it end" is kept for a daemon that does not come. */
 #define UNCLAIMED_US (24ll * 3600 * 1000000)
 
@@ -71,8 +72,12 @@ void vmm_ended(int status) {
   announce_exit(NULL);
 }
 
+static bool unreaped; /* a child may wait: it could not be asked for just now */
+
 void reap(void) {
-  if (!inject_trylock()) return; /* stops of a VMM that is being frozen are not ours to take; the capture's end comes back here */
+  /* Stops of a VMM that is being frozen are not ours to take. That lasts milliseconds. */
+  unreaped = !inject_trylock();
+  if (unreaped) return;
   for (;;) {
     int status;
     pid_t pid = waitpid(-1, &status, WNOHANG);
@@ -152,7 +157,9 @@ static void loop(int children) {
     p[3].fd = resume_poll(&p[3].events, &resume_due);
     p[4] = (struct pollfd){capture_poll(), POLLIN, 0};
     int n = conns_poll(p + 5, MAX_POLLED - 5);
-    if (poll(p, (nfds_t)n + 5, earliest(resume_due, unclaimed)) < 0 && errno != EINTR) {
+    int wait = earliest(resume_due, unclaimed);
+    if (unreaped && (wait < 0 || wait > REAP_AGAIN_MS)) wait = REAP_AGAIN_MS;
+    if (poll(p, (nfds_t)n + 5, wait) < 0 && errno != EINTR) {
       note("poll: %s", strerror(errno));
       return;
     }
