@@ -1,7 +1,7 @@
 /** The guest agent built for the host: the real C code, served over a unix socket, without a machine around it. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 
 const built = fileURLToPath(new URL('../../build/native/forkd-agent-host', import.meta.url));
 /** Path of the built agent. */
-export const agentBinary = process.env.FORKD_AGENT_HOST ?? built;
+export const agentBinary = process.env.FORKD_AGENT_HOST || built;
 /** False before `npm run build`: tests over the real agent are skipped then. */
 export const agentIsBuilt = existsSync(agentBinary);
 
@@ -27,7 +27,7 @@ export async function startAgentHost(): Promise<AgentHost> {
   const directory = await mkdtemp(join(tmpdir(), 'forkd-agent-'));
   const root = join(directory, 'root');
   const socket = join(directory, 'agent.sock');
-  await import('node:fs/promises').then(({ mkdir }) => mkdir(join(root, 'tmp'), { recursive: true }));
+  await mkdir(join(root, 'tmp'), { recursive: true });
   const child = spawn(agentBinary, ['--listen', socket, '--root', root], {
     stdio: ['ignore', 'ignore', 'pipe'],
   });

@@ -39,7 +39,12 @@ export class Evaluation {
       this.#room[stream] -= kept.length;
       if (kept.length > 0) this.#out[stream].push(kept);
       if (kept.length < text.length) this.#truncated = true;
-      this.#onOutput?.(stream, text);
+      try {
+        this.#onOutput?.(stream, text);
+      } catch (error) {
+        // The caller's fault is the caller's to hear, not the stream's.
+        this.#reject(error instanceof Error ? error : new Error(String(error)));
+      }
     }
   }
 
