@@ -24,12 +24,14 @@ async function converse(
   const left = [...steps];
   child.stdout.on('data', (chunk: Buffer) => {
     output += chunk.toString();
-    const step = left[0];
-    const match = step?.[0].exec(output.slice(seen));
-    if (!step || !match) return;
-    seen += match.index + match[0].length;
-    left.shift();
-    child.stdin.write(step[1]);
+    for (;;) {
+      const step = left[0];
+      const match = step?.[0].exec(output.slice(seen));
+      if (!step || !match) return;
+      seen += match.index + match[0].length;
+      left.shift();
+      child.stdin.write(step[1]);
+    }
   });
   const code = await new Promise<number>((resolve) => child.on('close', (code) => resolve(code ?? -1)));
   return { code, output };
@@ -69,6 +71,15 @@ describe('forkd shell', () => {
     expect(output).toContain('42');
     // That of the last command, which ctrl-C has not been.
     expect(code).toBe(0);
+  });
+
+  it('passes output on as it is, so that full-screen programs work', async () => {
+    await using box = await fork();
+    const { output } = await converse(
+      ['shell', box.id, 'sh', '-c', 'stty -opost; printf "one\\ntwo\\n."'],
+      [],
+    );
+    expect(output).toContain('one\ntwo\n.');
   });
 
   it('can be left when the guest does not answer', async () => {

@@ -1,4 +1,5 @@
 /** A command in a sandbox on our own terminal: raw mode, size, and the terminal given back on every way out. */
+import { spawnSync } from 'node:child_process';
 import type { PtySize } from '@forkd/api';
 import type { CommandOptions, RemoteProcess, Sandbox } from '@forkd/sdk';
 import { CliError } from './failure.js';
@@ -53,6 +54,9 @@ function takeTerminal(remote: RemoteProcess, leave: (code: number) => void): Dis
   // In raw mode ctrl-C is a byte for the guest; these come from other processes.
   const end = (name: NodeJS.Signals) => leave(name === 'SIGHUP' ? 129 : name === 'SIGINT' ? 130 : 143);
   stdin.setRawMode(true);
+  // Node leaves the terminal's own processing of output on, which turns each "\n" of a full-screen program into a new line.
+  // Leaving raw mode restores this with the rest.
+  spawnSync('stty', ['-opost'], { stdio: ['inherit', 'ignore', 'ignore'] });
   process.on('exit', restore).on('SIGTERM', end).on('SIGHUP', end).on('SIGINT', end);
   stdout.on('resize', resize);
   stdin.on('data', watchEscape);
