@@ -9,6 +9,12 @@ export const VersionInfo = Type.Object(
 );
 export type VersionInfo = Static<typeof VersionInfo>;
 
+const StandbyCount = Type.Object({
+  ready: Type.Integer({ description: 'Waiting now.' }),
+  hits: Type.Integer({ description: 'Forks that found one.' }),
+  misses: Type.Integer({ description: 'Forks that wanted one and found none.' }),
+});
+
 export const DaemonInfo = Type.Object(
   {
     version: Type.String(),
@@ -22,6 +28,10 @@ export const DaemonInfo = Type.Object(
     token_file: Type.Union([Type.String(), Type.Null()]),
     started_at_unix: Type.Integer(),
     idle_exit_secs: Type.Integer({ description: '0: never ends by itself.' }),
+    standby: Type.Object(
+      { process: StandbyCount, primed: StandbyCount },
+      { description: 'VMMs and children made ahead of demand.' },
+    ),
     sandboxes: Type.Integer(),
     builds: Type.Integer(),
   },

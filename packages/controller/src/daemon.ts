@@ -11,7 +11,13 @@ import {
 } from 'node:fs';
 import { isAbsolute, join } from 'node:path';
 import { type DaemonInfo, homeFiles } from '@forkd/api';
-import { type Engine, type EngineOptions, type LogFunction, openEngine } from '@forkd/engine';
+import {
+  type Engine,
+  type EngineOptions,
+  type LogFunction,
+  openEngine,
+  type StandbyOptions,
+} from '@forkd/engine';
 import { loadToken } from './auth.js';
 import { Builds } from './builds.js';
 import { ApiError } from './errors.js';
@@ -22,7 +28,7 @@ import { type Log, openLog } from './log.js';
 import { createMetrics } from './metrics.js';
 import { Registry } from './registry/registry.js';
 import { Sandboxes } from './sandboxes.js';
-import { type BuiltServer, buildServer } from './server.js';
+import { buildServer } from './server.js';
 import { Snapshots } from './snapshots.js';
 import { Templates } from './templates.js';
 
@@ -42,6 +48,8 @@ export interface ServeOptions {
   tokenFile?: string;
   /** Seconds without sandboxes, builds and requests after which the daemon ends. Default 0: never. */
   idleSecs?: number;
+  /** How much is made ahead of demand. Default: the engine's. */
+  standby?: StandbyOptions;
   /** Default: daemon.log in `home`. */
   log?: Log;
   /** For tests. */
@@ -116,10 +124,19 @@ async function start(options: ServeOptions & { log: Log }, frame: Frame): Promis
   const registry = new Registry(join(home, 'registry.db'));
   endings.push(() => registry.close());
   const open = options.openEngine ?? openEngine;
-  const engine: Engine = await open({ home, nativeDir: options.nativeDir, log: logFunction(log) });
+  const engine: Engine = await open({
+    home,
+    nativeDir: options.nativeDir,
+    log: logFunction(log),
+    ...(options.standby && { standby: options.standby }),
+  });
   endings.push(() => engine[Symbol.asyncDispose]());
 
-  const metrics = createMetrics({ sandboxes: () => sandboxes, builds: () => builds.running });
+  const metrics = createMetrics({
+    sandboxes: () => sandboxes,
+    builds: () => builds.running,
+    standby: () => engine.standbyReport(),
+  });
   const sandboxes = new Sandboxes({
     engine,
     registry,
@@ -168,6 +185,7 @@ async function start(options: ServeOptions & { log: Log }, frame: Frame): Promis
     token_file: tcp === null ? null : tokenFile,
     started_at_unix: startedAt,
     idle_exit_secs: idleSecs,
+    standby: engine.standbyReport(),
     sandboxes: sandboxes.live,
     builds: builds.running,
   });
@@ -185,7 +203,7 @@ async function start(options: ServeOptions & { log: Log }, frame: Frame): Promis
     closing: () => closing,
   };
   const built = await buildServer(services, { token, boundHost: () => address?.host ?? null });
-  endings.push(() => stopServers(built));
+  endings.push(() => built.close());
   await listenLocal(built.app, socket, home);
   endings.push(() => rmSync(socket, { force: true }));
   if (address !== null) {
@@ -250,15 +268,6 @@ function watchSocket(home: string, socket: string, onGone: () => void): FSWatche
   });
   watcher.on('error', () => undefined);
   return watcher;
-}
-
-async function stopServers({ app, remote }: BuiltServer): Promise<void> {
-  if (remote.listening) {
-    const stopped = new Promise((resolve) => remote.close(resolve));
-    remote.closeAllConnections();
-    await stopped;
-  }
-  await app.close();
 }
 
 /** Waits for a condition that changes with events of others; looks at it now and then, and gives up at the deadline. */

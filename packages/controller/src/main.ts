@@ -1,6 +1,6 @@
 /**
  * The daemon as a program: `node main.js serve [--home DIR] [--bind HOST:PORT|none] [--token-file FILE] [--idle-secs N] [--native-dir DIR]
- * [--templates-dir DIR]`.
+ * [--templates-dir DIR] [--standby-process N] [--standby-primed N] [--no-standby]`.
  *
  * With FORKD_READY_FD set, one line of JSON on that descriptor tells the parent how the start went: `{"type":"ready","socket","pid"}`,
  * `{"type":"exists","pid"}` when another daemon has the state directory, `{"type":"failed","error"}`.
@@ -10,6 +10,7 @@ import { resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { quoteValue, stateDirectory } from '@forkd/api';
+import { defaultStandby } from '@forkd/engine';
 import { type Daemon, type ServeOptions, serve } from './daemon.js';
 import { ApiError, toApiError } from './errors.js';
 
@@ -37,7 +38,28 @@ export function parseServeArguments(args: readonly string[], env: NodeJS.Process
     templatesDir: resolve(values['templates-dir'] ?? resolve(checkout, 'templates')),
     idleSecs: Number(idleText),
     ...(values.bind !== undefined && { bind: values.bind }),
+    ...standbyOf(values),
     ...(values['token-file'] !== undefined && { tokenFile: resolve(values['token-file']) }),
+  };
+}
+
+/** Most that may be made ahead of demand, of each kind for each shape or snapshot. */
+const MOST_STANDBY = 64;
+
+function standbyOf(values: ReturnType<typeof parse>['values']): Pick<ServeOptions, 'standby'> {
+  if (values['no-standby']) return { standby: { process: 0, primed: 0 } };
+  const count = (name: 'standby-process' | 'standby-primed', otherwise: number): number => {
+    const text = values[name];
+    if (text === undefined) return otherwise;
+    if (!/^\d{1,2}$/.test(text) || Number(text) > MOST_STANDBY)
+      throw invalid(name, `${quoteValue(text)} is not a number from 0 to ${MOST_STANDBY}`);
+    return Number(text);
+  };
+  return {
+    standby: {
+      process: count('standby-process', defaultStandby.process),
+      primed: count('standby-primed', defaultStandby.primed),
+    },
   };
 }
 
@@ -51,6 +73,9 @@ function parse(args: readonly string[]) {
         bind: { type: 'string' },
         'token-file': { type: 'string' },
         'idle-secs': { type: 'string' },
+        'standby-process': { type: 'string' },
+        'standby-primed': { type: 'string' },
+        'no-standby': { type: 'boolean' },
         'native-dir': { type: 'string' },
         'templates-dir': { type: 'string' },
       },

@@ -1,5 +1,6 @@
 /** Numbers for Prometheus. */
 import { sandboxStates } from '@forkd/api';
+import type { StandbyReport } from '@forkd/engine';
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { Sandboxes } from './sandboxes.js';
 
@@ -11,7 +12,11 @@ export interface Metrics {
 }
 
 /** @param sources What is asked when the numbers are read. */
-export function createMetrics(sources: { sandboxes: () => Sandboxes; builds: () => number }): Metrics {
+export function createMetrics(sources: {
+  sandboxes: () => Sandboxes;
+  builds: () => number;
+  standby: () => StandbyReport;
+}): Metrics {
   const register = new Registry();
   const registers = [register];
   new Gauge({
@@ -30,6 +35,16 @@ export function createMetrics(sources: { sandboxes: () => Sandboxes; builds: () 
     registers,
     collect() {
       this.set(sources.builds());
+    },
+  });
+  new Gauge({
+    name: 'forkd_standby',
+    help: 'VMMs and children made ahead of demand: waiting now, forks that found one, forks that did not.',
+    labelNames: ['kind', 'what'],
+    registers,
+    collect() {
+      for (const [kind, counts] of Object.entries(sources.standby()))
+        for (const [what, count] of Object.entries<number>(counts)) this.set({ kind, what }, count);
     },
   });
   const forks = new Counter({
