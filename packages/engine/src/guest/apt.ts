@@ -1,6 +1,7 @@
 /** What the host's package manager is asked: as the user, with the host's sources, proxies and keys, and nothing of the host changed. */
 import { mkdir, readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { readJson, sha256, writeJson } from './cache.js';
 import { RunError, run } from './run.js';
 
 export interface AptContext {
@@ -64,6 +65,24 @@ export async function showPackage(
   }
 }
 
+/**
+ * Packages of a list that the host's package lists do not know. Empty where the host has no lists: nothing is known then.
+ */
+export async function unknownPackages(names: readonly string[], context: AptContext): Promise<string[]> {
+  if (names.length === 0 || (await hostListsChangedAt()) === 0) return [];
+  const unknown: string[] = [];
+  const onLine = (line: string) => {
+    const name = /Unable to locate package (\S+)/.exec(line)?.[1];
+    if (name) unknown.push(name);
+  };
+  await run('apt-cache', ['-q=0', 'show', '--no-all-versions', ...names], { ...context, onLine }).catch(
+    (error) => {
+      if (!(error instanceof RunError)) throw error;
+    },
+  );
+  return [...new Set(unknown)];
+}
+
 /** Downloads a package into `dir`; apt checks it against the archive's signature. Returns the file's path. */
 export async function downloadPackage(
   lists: AptLists,
@@ -102,8 +121,37 @@ export interface DebianSource {
   suite: string;
 }
 
-/** The Debian archives among the host's sources; third parties' are left out. Empty where the host is not Debian. */
-export async function debianSources(context: AptContext): Promise<DebianSource[]> {
+/**
+ * The Debian archives among the host's sources; third parties' are left out. Empty where the host is not Debian.
+ *
+ * apt takes a second to tell, so the answer is kept until its configuration or its lists change.
+ */
+export async function debianSources(home: string, context: AptContext): Promise<DebianSource[]> {
+  const key = await configurationKey();
+  const path = join(home, 'cache/apt-sources.json');
+  const kept = await readJson<{ key: string; sources: DebianSource[] }>(path);
+  if (kept?.key === key) return kept.sources;
+  const sources = await askSources(context);
+  await writeJson(path, { key, sources });
+  return sources;
+}
+
+/** Changes with apt's configuration, sources and lists: names, sizes and times of their files. */
+async function configurationKey(): Promise<string> {
+  const dirs = ['/etc/apt', '/etc/apt/sources.list.d', '/etc/apt/apt.conf.d'];
+  const paths = (
+    await Promise.all(dirs.map(async (dir) => (await readdir(dir).catch(() => [])).map((n) => join(dir, n))))
+  ).flat();
+  const facts = await Promise.all(
+    ['/var/lib/apt/lists', ...paths].map(async (path) => {
+      const info = await stat(path).catch(() => null);
+      return [path, info?.size, info?.mtimeMs];
+    }),
+  );
+  return sha256(JSON.stringify(facts));
+}
+
+async function askSources(context: AptContext): Promise<DebianSource[]> {
   const args = ['indextargets', '--format', '$(ORIGIN)|$(LABEL)|$(COMPONENT)|$(REPO_URI)|$(BASE_URI)'];
   const text = await run('apt-get', [...args, 'Created-By: Packages'], { ...context, collect: true }).catch(
     () => Buffer.alloc(0),

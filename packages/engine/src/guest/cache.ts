@@ -2,7 +2,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { chmod, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 
 /** What a half-made thing is called; anything of this name that is found at start is left over from a run that died. */
@@ -74,6 +74,29 @@ export async function matchesStamp(path: string, stamp: Stamp): Promise<boolean>
   const info = await stat(path).catch(() => null);
   if (!info?.isFile() || info.size !== stamp.bytes) return false;
   return info.mtimeMs === stamp.mtimeMs || (await sha256File(path)) === stamp.sha256;
+}
+
+/** A JSON file of ours; null when it is not there or not whole. */
+export async function readJson<T>(path: string): Promise<T | null> {
+  try {
+    return JSON.parse(await readFile(path, 'utf8')) as T;
+  } catch {
+    return null;
+  }
+}
+
+/** Replaces a JSON file at once. Not flushed: what is lost is made again. */
+export async function writeJson(path: string, value: unknown): Promise<void> {
+  const parent = dirname(path);
+  await mkdir(parent, { recursive: true, mode: 0o700 });
+  const temporary = join(parent, `${TEMPORARY_PREFIX}${process.pid}-${randomBytes(6).toString('hex')}`);
+  try {
+    await writeFile(temporary, JSON.stringify(value, null, 1), { mode: 0o600 });
+    await rename(temporary, path);
+  } catch (error) {
+    await rm(temporary, { force: true });
+    throw error;
+  }
 }
 
 /** Removes what dead processes left half-made in a directory. Returns the names. */

@@ -2,7 +2,7 @@
 import { access, constants, readFile, writeFile } from 'node:fs/promises';
 import { userInfo } from 'node:os';
 import { EngineError } from '../errors.js';
-import { type DebianSource, debianSources, reachSettings } from './apt.js';
+import { type DebianSource, debianSources, reachSettings, unknownPackages } from './apt.js';
 import type { GuestContext } from './kernel.js';
 import { outputOf, RunError, run } from './run.js';
 
@@ -51,6 +51,7 @@ export async function makeDebianTar(
 ): Promise<void> {
   const mode = await bootstrapMode(context);
   const sources = await sourcesOf(suite, context);
+  await refuseUnknown(suite, packages, context);
   const settings = await reachSettings(context);
   const args = [
     `--mode=${mode}`,
@@ -88,6 +89,20 @@ export async function makeDebianTar(
   }
 }
 
+/** A misspelt name is told at once where the host's own lists are of that suite, instead of after the bootstrap. */
+async function refuseUnknown(
+  suite: string,
+  packages: readonly string[],
+  context: GuestContext,
+): Promise<void> {
+  if (!(await debianSources(context.home, context)).some((source) => source.suite === suite)) return;
+  const unknown = await unknownPackages(packages, { signal: context.signal });
+  if (unknown.length > 0)
+    throw new EngineError('build_failed', `Debian ${suite} has no package ${unknown.join(', ')}`, {
+      remedy: 'Correct "packages", or run "apt-get update" as root if the package is new.',
+    });
+}
+
 function describeFailure(suite: string, error: RunError): string {
   const missing = /Unable to locate package (\S+)|Package '?(\S+?)'? has no installation candidate/.exec(
     error.output,
@@ -100,7 +115,7 @@ function describeFailure(suite: string, error: RunError): string {
 
 /** Lines of sources.list: the host's Debian archives, with the suite's name in place of the host's own. Empty: mmdebstrap's default. */
 async function sourcesOf(suite: string, context: GuestContext): Promise<string[]> {
-  const known = await debianSources(context);
+  const known = await debianSources(context.home, context);
   const own = known.filter((source) => belongsTo(source, suite));
   if (own.some((source) => source.suite === suite)) return own.map(line);
   const release = /^VERSION_CODENAME=(\S+)/m.exec(

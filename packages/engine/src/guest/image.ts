@@ -1,10 +1,19 @@
 /** Images: the read-only root file system that sandboxes of a template share, a squashfs in the cache. */
 import { createReadStream } from 'node:fs';
-import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { EngineError } from '../errors.js';
 import { busyboxInputs, makeBusyboxTar } from './busybox.js';
-import { matchesStamp, publish, type Stamp, scratchIn, sha256, stampOf } from './cache.js';
+import {
+  matchesStamp,
+  publish,
+  readJson,
+  type Stamp,
+  scratchIn,
+  sha256,
+  stampOf,
+  writeJson,
+} from './cache.js';
 import { debianInputs, makeDebianTar } from './debian.js';
 import type { GuestContext } from './kernel.js';
 import { outputOf, RunError, run } from './run.js';
@@ -63,9 +72,7 @@ export async function ensureImage(options: ImageOptions): Promise<Image> {
   const name = `${stamp.sha256}.squashfs`;
   await publish(file, parent, name);
   const record: ImageRecord = { name, inputs, stamp };
-  const temporary = join(scratch.dir, 'record');
-  await writeFile(temporary, JSON.stringify(record, null, 2), { mode: 0o600 });
-  await rename(temporary, recordPath);
+  await writeJson(recordPath, record);
   return { path: join(parent, name), name, sha256: stamp.sha256, bytes: stamp.bytes, cached: false };
 }
 
@@ -124,12 +131,8 @@ async function pack(tar: string, to: string, options: ImageOptions): Promise<voi
 }
 
 async function openImage(parent: string, recordPath: string): Promise<Image | null> {
-  let record: ImageRecord;
-  try {
-    record = JSON.parse(await readFile(recordPath, 'utf8')) as ImageRecord;
-  } catch {
-    return null;
-  }
+  const record = await readJson<ImageRecord>(recordPath);
+  if (!record) return null;
   const path = join(parent, record.name);
   if (!(await matchesStamp(path, record.stamp))) return null;
   return { path, name: record.name, sha256: record.stamp.sha256, bytes: record.stamp.bytes, cached: true };

@@ -77,9 +77,7 @@ export async function ensureKernel(context: GuestContext): Promise<GuestKernel> 
     const dir = join(parent, directory);
     const kernel =
       (await openKernel(dir)) ?? (await fetchKernel(context, apt, lists, candidate, parent, directory));
-    const temporary = join(parent, `.tmp-${process.pid}-${CURRENT}`);
-    await writeFile(temporary, JSON.stringify({ directory, listsAt }), { mode: 0o600 });
-    await rename(temporary, join(parent, CURRENT));
+    await writeJson(join(parent, CURRENT), { directory, listsAt });
     return kernel;
   } catch (error) {
     if (error instanceof EngineError) throw error;
@@ -227,12 +225,4 @@ async function openKernel(dir: string): Promise<GuestKernel | null> {
     modules: modules.map(({ name, path, stamp }) => ({ name, path, sha256: stamp.sha256 })),
     cached: true,
   };
-}
-
-async function readJson<T>(path: string): Promise<T | null> {
-  try {
-    return JSON.parse(await readFile(path, 'utf8')) as T;
-  } catch {
-    return null;
-  }
 }
