@@ -4,6 +4,7 @@ import { deadline } from './deadline.js';
 import { EngineError } from './errors.js';
 import { forkChildren } from './fork/fork.js';
 import { type ChildHost, type ChildSource, STANDBY_PREFIX } from './fork/waiting.js';
+import { sweepScratch } from './guest/cache.js';
 import { type AcceleratorChoice, chooseAccelerator } from './host/accelerator.js';
 import { checkHost } from './host/checks.js';
 import { hostPin } from './host/pin.js';
@@ -41,6 +42,16 @@ import {
 
 /** Directories of the state directory that the engine owns. */
 const directories = ['run', 'cache', 'cache/images', 'builds', 'templates'] as const;
+
+/** Where builds keep what is half made. */
+const scratchParents = [
+  'builds',
+  'cache/kernel',
+  'cache/images',
+  'cache/initramfs',
+  'cache/disks',
+  'cache/debs',
+] as const;
 
 /**
  * Opens the engine on a state directory. One process at a time may; the daemon's lock sees to that.
@@ -213,7 +224,8 @@ class LocalEngine implements Engine {
     const root = join(this.home, 'run');
     const standby = (await readdir(root)).filter((name) => name.startsWith(STANDBY_PREFIX));
     await Promise.all(standby.map((name) => sweepSandbox(join(root, name), this.#shimBinary)));
-    return [...standby, ...(await this.#store.sweep())];
+    const scratch = await Promise.all(scratchParents.map((name) => sweepScratch(join(this.home, name))));
+    return [...standby, ...scratch.flat(), ...(await this.#store.sweep())];
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

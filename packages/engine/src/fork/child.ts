@@ -29,7 +29,8 @@ export async function startChild(
   signal?: AbortSignal,
 ): Promise<QemuMachine> {
   using limit = deadline(`the fork of ${child.id}`, CHILD_MS, signal);
-  const { id, hostname, env, metadata } = child;
+  const { id, hostname, metadata } = child;
+  const env = { ...source.manifest.template.env, ...child.env };
   const identity: Identity = { hostname, env, metadata, generation: randomBytes(16).toString('hex') };
   const clock = new PhaseClock();
   const waiting = await waitingOf(source, host, start, limit.signal);
