@@ -11,7 +11,16 @@ import {
   hostListsChangedAt,
   showPackage,
 } from './apt.js';
-import { matchesStamp, type Stamp, scratchIn, sealFile, stampOf, syncPath } from './cache.js';
+import {
+  matchesStamp,
+  readJson,
+  type Stamp,
+  scratchIn,
+  sealFile,
+  stampOf,
+  syncPath,
+  writeJson,
+} from './cache.js';
 import { collectModules } from './modules.js';
 import { outputOf, RunError, run } from './run.js';
 import { extractVmlinux } from './vmlinux.js';
