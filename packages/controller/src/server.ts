@@ -3,7 +3,7 @@ import { createServer, type Server as HttpServer } from 'node:http';
 import type { Socket } from 'node:net';
 import websocket from '@fastify/websocket';
 import { initialCredit, paths, quoteValue } from '@forkd/api';
-import { type FastifyError, type FastifyRequest, fastify } from 'fastify';
+import { type FastifyError, fastify } from 'fastify';
 import type { TSchema } from 'typebox';
 import { createAuth } from './auth.js';
 import { ApiError, toApiError } from './errors.js';
@@ -22,12 +22,16 @@ import { checkOf } from './validate.js';
 const bodyLimit = 16 * 1024 * 1024;
 
 export interface BuiltServer {
+  /** Listens on the unix socket: whoever connects is trusted. */
   app: Server;
-  /** Server for the unix socket: whoever connects is trusted. */
-  local: HttpServer;
   /** Server for TCP: the same routes, behind the token. */
   remote: HttpServer;
+  /** Ends both, whatever their connections do. */
+  close(): Promise<void>;
 }
+
+/** Time that connections have to end well, in milliseconds. */
+const closeMs = 1_000;
 
 export interface ServerOptions {
   token: string | null;
@@ -39,6 +43,12 @@ export interface ServerOptions {
 export async function buildServer(services: Services, options: ServerOptions): Promise<BuiltServer> {
   const servers: { local?: HttpServer; remote?: HttpServer } = {};
   const local = new WeakSet<Socket>();
+  // Node's own list of connections lacks those that were upgraded.
+  const sockets = new Set<Socket>();
+  const track = (socket: Socket) => {
+    sockets.add(socket);
+    socket.once('close', () => sockets.delete(socket));
+  };
   const app = fastify({
     bodyLimit,
     routerOptions: { maxParamLength: 1024, ignoreTrailingSlash: true },
@@ -47,7 +57,8 @@ export async function buildServer(services: Services, options: ServerOptions): P
     serverFactory: (handler) => {
       // One set of routes, two doors: a connection is trusted only when it came through the first.
       servers.local = createServer(handler).on('connection', (socket) => local.add(socket));
-      servers.remote = createServer(handler);
+      servers.local.on('connection', track);
+      servers.remote = createServer(handler).on('connection', track);
       servers.remote.keepAliveTimeout = 72_000;
       servers.remote.on('upgrade', (...event) => servers.local?.emit('upgrade', ...event));
       return servers.local;
@@ -81,7 +92,17 @@ export async function buildServer(services: Services, options: ServerOptions): P
     server.get(paths.openapi(), { schema: { hide: true } }, async () => app.swagger());
   });
   await app.ready();
-  return { app, local: servers.local as HttpServer, remote: servers.remote as HttpServer };
+  const remote = servers.remote as HttpServer;
+  const close = async () => {
+    const force = setTimeout(() => {
+      for (const socket of sockets) socket.destroy();
+    }, closeMs);
+    const closed = remote.listening ? new Promise((resolve) => remote.close(resolve)) : null;
+    remote.closeAllConnections();
+    await Promise.all([closed, app.close()]);
+    clearTimeout(force);
+  };
+  return { app, remote, close };
 }
 
 /** Clients that send "content-type: application/json" with every request do so with no body as well. */
@@ -95,19 +116,18 @@ function acceptEmptyJson(app: Server): void {
 }
 
 function guard(app: Server, services: Services, authorize: ReturnType<typeof createAuth>): void {
-  const leaves = new WeakMap<FastifyRequest, () => void>();
-  const leave = (request: FastifyRequest) => {
-    leaves.get(request)?.();
-    leaves.delete(request);
-  };
-  app.addHook('onRequest', async (request) => {
+  app.addHook('onRequest', async (request, reply) => {
+    const upgrade = request.headers.upgrade !== undefined;
+    if (upgrade) {
+      // An upgrade that is refused leaves a socket that nobody reads: it would stay for ever.
+      reply.raw.once('finish', () => request.raw.socket.destroySoon());
+    }
     authorize(request.raw);
     if (services.closing()) throw new ApiError('shutting_down');
-    if (!request.ws) leaves.set(request, services.enter());
+    // A websocket says itself when it begins and ends. Of others, this event comes also when the caller has gone away.
+    if (!upgrade) reply.raw.once('close', services.enter());
   });
-  app.addHook('onRequestAbort', async (request) => leave(request));
   app.addHook('onResponse', async (request, reply) => {
-    leave(request);
     const route = request.routeOptions.url ?? 'none';
     services.metrics.answered(request.method, route, reply.statusCode, reply.elapsedTime / 1000);
   });

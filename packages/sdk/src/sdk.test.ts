@@ -48,7 +48,7 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   await client.close();
-  const ended = once(daemon, 'exit');
+  const ended = once(daemon, 'exit', { signal: AbortSignal.timeout(20_000) });
   daemon.kill('SIGTERM');
   await ended;
   rmSync(home, { recursive: true, force: true });

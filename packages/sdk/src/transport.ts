@@ -1,6 +1,6 @@
 /** Requests to the daemon over one pool of kept connections. */
 import type { Readable } from 'node:stream';
-import { type Dispatcher, Pool } from 'undici';
+import { type Dispatcher, errors, Pool } from 'undici';
 import type { Address } from './address.js';
 import { clientError, errorOfBody, ForkdError, isErrorBody } from './errors.js';
 
@@ -140,7 +140,7 @@ export class Transport {
         { cause: error },
       );
     }
-    if (code.startsWith('HPE_')) return this.badAnswer('it does not speak HTTP', error);
+    if (error instanceof errors.HTTPParserError) return this.badAnswer('it does not speak HTTP', error);
     return clientError('connection_lost', { problem: message }, { cause: error });
   }
 
