@@ -37,8 +37,8 @@ async function conversation(box: Sandbox, text: string) {
   };
 }
 
-/** Milliseconds by which a guest's wall clock is ahead of ours, asked in the shortest of several round trips. */
-async function ahead(box: Sandbox): Promise<number> {
+/** Milliseconds by which a guest's wall clock is ahead of ours, and how wrong that may be: half the shortest round trip. */
+async function ahead(box: Sandbox): Promise<{ ahead: number; error: number }> {
   await using clock = await conversation(
     box,
     `while read -r x; do adjtimex | awk '/tv_sec/ {s=$NF} /tv_usec/ {printf "%d %d\\n", s, $NF}'; done`,
@@ -51,17 +51,17 @@ async function ahead(box: Sandbox): Promise<number> {
     const error = (after - before) / 2;
     if (error < best.error) best = { error, ahead: seconds * 1000 + micros / 1000 - (before + after) / 2 };
   }
-  return best.ahead;
+  return best;
 }
 
 describe('the clock of a child', () => {
   it('is within 100 ms of the host, and goes on at its rate', async () => {
-    const first = await Promise.all(children.boxes.map(ahead));
-    await sh(children.box, 'sleep 2');
-    const second = await Promise.all(children.boxes.map(ahead));
-    for (const [at, offset] of first.entries()) {
-      expect(Math.abs(offset)).toBeLessThan(100);
-      expect(Math.abs((second[at] ?? Number.NaN) - offset)).toBeLessThan(50);
+    for (const box of children.boxes) {
+      const first = await ahead(box);
+      expect(Math.abs(first.ahead)).toBeLessThan(100 + first.error);
+      await sh(box, 'sleep 1');
+      const second = await ahead(box);
+      expect(Math.abs(second.ahead - first.ahead)).toBeLessThan(20 + first.error + second.error);
     }
   });
 
