@@ -26,6 +26,8 @@ export async function buildTemplate(client: Forkd, request: BuildRequest, stage:
     ...(noCache !== undefined && { noCache }),
     signal,
   });
+  // The first build of a host proves its accelerator.
+  stage.now('finding out what this host can run');
   for await (const event of events) {
     if (event.type === 'done') return event;
     if (event.type === 'failed') throw errorOfBody(event.error);

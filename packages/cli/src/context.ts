@@ -1,4 +1,5 @@
 /** What every command gets: options, output, a signal for ctrl-C, and the daemon's client on demand. */
+import { setMaxListeners } from 'node:events';
 import { signals } from '@forkd/api';
 import { Forkd } from '@forkd/sdk';
 import type { Command } from 'commander';
@@ -53,6 +54,8 @@ class CommandContext implements Context, AsyncDisposable {
   constructor(json: boolean) {
     this.out = makeOutput(json);
     this.signal = this.#interrupt.signal;
+    // Requests that run side by side all listen to it.
+    setMaxListeners(0, this.signal);
     process.on('SIGINT', this.#stop).on('SIGTERM', this.#stop).on('SIGHUP', this.#stop);
   }
 

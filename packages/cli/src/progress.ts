@@ -7,7 +7,7 @@ import { hasColour } from './output.js';
 export interface Stage {
   /** Something that was done; stays visible. */
   line(text: string): void;
-  /** What happens now; replaces what was said before. Only a terminal shows it. */
+  /** What happens now; replaces what was said before. Without a terminal it is said when it takes long. */
   now(text: string): void;
 }
 
@@ -39,9 +39,10 @@ async function runPlainly(stages: readonly StageTask[]): Promise<void> {
     const started = performance.now();
     const took = () => duration(performance.now() - started);
     say(`${title} ...`);
+    let now = '';
     let alive = setInterval(onSilence, aliveMs);
     function onSilence(): void {
-      say(`  (${took()})`);
+      say(`  (${took()}) ${now}`.trimEnd());
     }
     try {
       const result = await run({
@@ -50,7 +51,9 @@ async function runPlainly(stages: readonly StageTask[]): Promise<void> {
           alive = setInterval(onSilence, aliveMs);
           say(`  ${text}`);
         },
-        now: () => undefined,
+        now: (text) => {
+          now = text;
+        },
       });
       say(`${title}: ${result ?? 'done'} (${took()})`);
     } finally {
