@@ -133,6 +133,8 @@ export class Sandboxes {
       await this.#undo(entries, settled);
       throw new ApiError('cancelled');
     }
+    // A daemon that dies after the answer must find them as running, not as half made.
+    registry.flush();
     failures.sort((a, b) => a.index - b.index);
     const sandboxes = entries.filter((entry) => entry.machine !== null).map((entry) => this.#info(entry));
     const first = failures[0];

@@ -10,6 +10,7 @@ import {
   type EngineOptions,
   type ForkChild,
   type ForkResult,
+  type Interpreter,
   type Machine,
   type Manifest,
   type VmmExit,
@@ -92,7 +93,7 @@ export class FakeMachine implements Machine {
   readonly exited: Promise<VmmExit>;
   readonly guest: FakeGuest;
   readonly #dir: string;
-  readonly #interpreter = fakeInterpreter();
+  #interpreter: Interpreter | undefined;
   end: (exit: VmmExit) => void = () => undefined;
 
   constructor(dir: string, manifest: Manifest, child: Pick<ForkChild, 'id' | 'hostname' | 'env'>) {
@@ -118,6 +119,7 @@ export class FakeMachine implements Machine {
   interpreter = async (name = 'js') => {
     if (name !== 'js')
       throw new EngineError('interpreter_not_found', `sandbox ${this.id} has no ${name} interpreter`);
+    this.#interpreter ??= fakeInterpreter();
     return this.#interpreter;
   };
   pause = async () => undefined;
