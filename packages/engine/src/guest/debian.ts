@@ -74,7 +74,8 @@ export async function makeDebianTar(
   try {
     // It unmounts and removes its tree when it is asked to stop.
     const stop = { timeoutMs: 1_200_000, graceMs: 15_000 };
-    await run('mmdebstrap', args, { ...stop, env, signal: context.signal, onLine: context.onProgress });
+    const [program, ...rest] = [...(await ownMounts(mode, context)), 'mmdebstrap', ...args];
+    await run(program!, rest, { ...stop, env, signal: context.signal, onLine: context.onProgress });
   } catch (error) {
     if (!(error instanceof RunError)) throw error;
     if (error.kind === 'missing')
@@ -135,6 +136,23 @@ function belongsTo(source: DebianSource, release: string): boolean {
 
 function line(source: DebianSource): string {
   return `deb ${source.uri} ${source.suite} main`;
+}
+
+/**
+ * As root mmdebstrap mounts /proc, /sys and devices in its tree. In a mount namespace of its own they end with it, even where it
+ * is killed; a container may not make one, and mmdebstrap does without mounts there.
+ */
+async function ownMounts(mode: 'root' | 'unshare', context: GuestContext): Promise<string[]> {
+  if (mode !== 'root') return [];
+  const unshare = ['unshare', '--mount', '--propagation', 'private', '--'];
+  const [program, ...rest] = [...unshare, 'true'];
+  try {
+    await run(program!, rest, { signal: context.signal });
+    return unshare;
+  } catch (error) {
+    if (error instanceof RunError) return [];
+    throw error;
+  }
 }
 
 /** root where we are it, else a user namespace, proven to work. */
