@@ -12,7 +12,6 @@ import { proveKvm } from './host/proof.js';
 import { vmmUser } from './host/user.js';
 import { isId } from './ids.js';
 import { adoptMachine, sweepSandbox } from './machine/adopt.js';
-import { mergeLayers, planGraft } from './memory/index.js';
 import { findQemu } from './qemu/binary.js';
 import { builderHost } from './qemu/builder-host.js';
 import { probeAbilities, type ShimAbilities } from './shim/index.js';
@@ -195,7 +194,8 @@ class LocalEngine implements Engine {
         },
       );
     const [source, host] = await Promise.all([this.#source(manifest), this.#childHost(manifest)]);
-    const copied = host.abilities.injection ? 0 : (await this.snapshotSizes(manifest.id)).memoryPhysical;
+    const mapped = host.abilities.injection || host.abilities.attach;
+    const copied = mapped ? source.copiedBytes : (await this.snapshotSizes(manifest.id)).memoryPhysical;
     return await forkChildren(source, host, request, this.#standby, copied);
   }
 
@@ -211,7 +211,7 @@ class LocalEngine implements Engine {
     using limit = deadline(`the adoption of ${sandboxId}`, 15_000);
     return await adoptMachine(
       { dir: this.#runDirectory(sandboxId), id: sandboxId, shimBinary: this.#shimBinary, log: this.#log },
-      (id) => this.#store.manifest(id),
+      this.#store,
       limit.signal,
     );
   }
@@ -287,16 +287,17 @@ class LocalEngine implements Engine {
   }
 
   async #readSource(manifest: Manifest): Promise<ChildSource> {
-    const directory = this.#store.directory(manifest.id);
     const { memoryBytes, vcpus, machine } = manifest;
+    const { files, extents, copiedBytes, disks } = await this.#store.chain(manifest);
     return {
       manifest,
-      files: [{ path: join(directory, 'memory'), bytes: BigInt(memoryBytes) }],
-      extents: planGraft(mergeLayers(memoryBytes, []), memoryBytes).extents,
-      state: await readFile(join(directory, 'state')),
+      files,
+      extents,
+      copiedBytes,
+      disks,
+      state: await readFile(join(this.#store.directory(manifest.id), manifest.files.state.name)),
       shape: { accelerator: machine.accelerator, cpuModel: machine.cpuModel, memoryBytes, vcpus },
       image: join(this.home, 'cache', 'images', manifest.image.name),
-      disk: join(directory, 'disk'),
     };
   }
 
@@ -308,6 +309,7 @@ class LocalEngine implements Engine {
       shimBinary: this.#shimBinary,
       abilities,
       user: vmmUser(abilities, manifest.machine.accelerator),
+      store: this.#store,
       log: this.#log,
     };
   }

@@ -38,6 +38,42 @@ export interface StandbyReport {
   primed: { ready: number; hits: number; misses: number };
 }
 
+export const branchModes = ['live', 'diff', 'full'] as const;
+export type BranchMode = (typeof branchModes)[number];
+
+export interface BranchOptions {
+  /** The new snapshot's id, made by the caller (so that it can journal it first). */
+  snapshotId: string;
+  /**
+   * `live`: memory is copied after the pause; where this host does not permit it, `diff`: what changed is copied in the pause.
+   * `full`: as diff, and the snapshot stands alone. Default live.
+   */
+  mode?: BranchMode;
+  signal?: AbortSignal;
+}
+
+/** A branch whose source runs again. */
+export interface Branching {
+  snapshotId: string;
+  /** What was done. */
+  mode: 'live' | 'diff';
+  /** Why not `live`, where it was asked for. */
+  reason?: string;
+  /** From the last guest instruction before to the first after, ms. */
+  pauseMs: number;
+  /** The snapshot, once it is written and synced. */
+  ready: Promise<BranchedSnapshot>;
+}
+
+export interface BranchedSnapshot {
+  manifest: Manifest;
+  /** From the source's resume until the layer was written, ms. */
+  copyMs: number;
+  /** Memory of the layer: bytes of its file, and bytes of guest memory that it changes. */
+  physicalBytes: number;
+  logicalBytes: number;
+}
+
 /** A running sandbox. */
 export interface Machine {
   readonly id: string;
@@ -56,6 +92,8 @@ export interface Machine {
   interpreter(name?: string, signal?: AbortSignal): Promise<Interpreter>;
   pause(signal?: AbortSignal): Promise<void>;
   resume(signal?: AbortSignal): Promise<void>;
+  /** Captures it, and lets it go on. One at a time: calls queue. */
+  branch(options: BranchOptions): Promise<Branching>;
   /** End of console and of the VMM's stderr, at most 64 KiB each. */
   logs(): Promise<{ console: string; vmm: string }>;
   /** Private memory of VMM and shim, bytes (pagemap bits for guest RAM; see design section 3). */

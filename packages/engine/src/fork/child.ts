@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import type { AgentSession } from '../agent/index.js';
 import { deadline } from '../deadline.js';
 import { QemuMachine } from '../machine/machine.js';
-import { writeSandboxFile } from '../machine/sandbox-file.js';
+import { storedRange, writeSandboxFile } from '../machine/sandbox-file.js';
 import { orEnded } from '../qemu/vmm.js';
 import type { PrimedChild } from '../standby/primed.js';
 import type { ForkChild, ForkTimings } from '../types.js';
@@ -36,25 +36,41 @@ export async function startChild(
   const waiting = await waitingOf(source, host, start, limit.signal);
   try {
     clock.lap('spawnMs');
-    const facts = { id, snapshotId: source.manifest.id, generation: identity.generation, hostname };
-    await writeSandboxFile(waiting.vmm.dir, facts);
-    await waiting.moveTo(host.runRoot, id);
     const { vmm } = waiting;
+    if (start.kind !== 'primed') {
+      Object.assign(clock.timings, await waiting.load(source, limit.signal));
+      clock.lap(null);
+    }
+    const facts = { id, snapshotId: source.manifest.id, generation: identity.generation, hostname };
+    await writeSandboxFile(vmm.dir, { ...facts, ram: waiting.ram.map(storedRange) });
+    await waiting.moveTo(host.runRoot, id);
     let session: AgentSession;
     if (start.kind === 'primed') {
       session = start.child.session;
       const told = introduce(session, identity, everything, limit.signal);
       await orEnded(Promise.all([told, vmm.cont(limit.signal)]), vmm.shim, limit.signal);
     } else {
-      Object.assign(clock.timings, await waiting.load(source, limit.signal));
-      clock.lap(null);
       session = await orEnded(resumeAs(waiting, identity, limit.signal), vmm.shim, limit.signal);
     }
     clock.lap('helloMs');
     const { manifest } = source;
     const { generation } = identity;
     const timings = clock.end();
-    return new QemuMachine({ id, vmm, manifest, generation, hostname, timings, session, log: host.log });
+    const { ram } = waiting;
+    const { log, store, user } = host;
+    return new QemuMachine({
+      id,
+      vmm,
+      manifest,
+      generation,
+      hostname,
+      timings,
+      session,
+      ram,
+      log,
+      store,
+      user,
+    });
   } catch (error) {
     await waiting[Symbol.asyncDispose]();
     throw error;

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import {
-  linkDisk,
+  linkDisks,
   linkImage,
   makeOverlay,
   makeRunDirectory,
@@ -12,17 +12,18 @@ import {
 import { childArgv, type MachineShape } from '../qemu/argv.js';
 import { enableEvents, type LoadSource, loadChild } from '../qemu/load.js';
 import { QemuVmm } from '../qemu/vmm.js';
-import type { ShimAbilities } from '../shim/index.js';
-import type { Manifest } from '../snapshot/index.js';
+import type { RamRange, ShimAbilities } from '../shim/index.js';
+import type { Manifest, SnapshotStore } from '../snapshot/index.js';
 import type { LogFunction } from '../types.js';
 
 /** What all children of one snapshot share. */
 export interface ChildSource extends LoadSource {
   manifest: Manifest;
   shape: MachineShape;
-  /** Read-only image, and the snapshot's disk: absolute paths. */
+  /** The read-only image: absolute path. */
   image: string;
-  disk: string;
+  /** Memory that each child copies at its start, bytes. */
+  copiedBytes: number;
 }
 
 /** What the host gives to every child. */
@@ -32,6 +33,7 @@ export interface ChildHost {
   shimBinary: string;
   abilities: ShimAbilities;
   user: VmmUser | undefined;
+  store: SnapshotStore;
   log: LogFunction;
 }
 
@@ -44,6 +46,8 @@ export const STANDBY_PREFIX = 'standby-';
 /** A VMM that waits for a snapshot of its shape: no memory, no disk, no name yet. Owned by whoever holds it. */
 export class WaitingVmm implements AsyncDisposable {
   readonly vmm: QemuVmm;
+  /** Where guest RAM lies in the VMM; known once it is loaded. */
+  ram: RamRange[] = [];
 
   constructor(vmm: QemuVmm) {
     this.vmm = vmm;
@@ -56,8 +60,10 @@ export class WaitingVmm implements AsyncDisposable {
 
   /** Gives it a snapshot. The machine is paused before and after. */
   async load(source: ChildSource, signal: AbortSignal): Promise<{ graftMs: number; loadMs: number }> {
-    await linkDisk(this.vmm.dir, source.disk);
-    return await loadChild(this.vmm, source, signal);
+    await linkDisks(this.vmm.dir, source.disks);
+    const { ram, graftMs, loadMs } = await loadChild(this.vmm, source, signal);
+    this.ram = ram;
+    return { graftMs, loadMs };
   }
 
   /** Moves its directory to the name of a sandbox. */

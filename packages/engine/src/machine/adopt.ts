@@ -1,14 +1,15 @@
+import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { EngineError } from '../errors.js';
 import { vmmFiles } from '../qemu/argv.js';
 import { Qmp } from '../qemu/qmp.js';
 import { orEnded, QemuVmm } from '../qemu/vmm.js';
 import { adoptShim, type Shim } from '../shim/index.js';
-import type { Manifest } from '../snapshot/index.js';
+import type { SnapshotStore } from '../snapshot/index.js';
 import type { ForkTimings, LogFunction } from '../types.js';
 import { QemuMachine } from './machine.js';
-import { removeRunDirectory } from './run-directory.js';
-import { readSandboxFile } from './sandbox-file.js';
+import { removeRunDirectory, type VmmUser } from './run-directory.js';
+import { ramRange, readSandboxFile } from './sandbox-file.js';
 
 export interface AdoptionSpec {
   dir: string;
@@ -26,11 +27,11 @@ const noTimings: ForkTimings = { spawnMs: 0, graftMs: 0, loadMs: 0, helloMs: 0, 
  */
 export async function adoptMachine(
   spec: AdoptionSpec,
-  manifestOf: (snapshotId: string) => Promise<Manifest>,
+  store: SnapshotStore,
   signal: AbortSignal,
 ): Promise<QemuMachine> {
   const facts = await readSandboxFile(spec.dir, spec.id);
-  const manifest = await manifestOf(facts.snapshotId);
+  const manifest = await store.manifest(facts.snapshotId);
   const shim = await adoptShim(spec.dir, { binary: spec.shimBinary, signal });
   try {
     const qmp = await orEnded(Qmp.connect(join(spec.dir, vmmFiles.monitor), signal), shim, signal);
@@ -44,12 +45,21 @@ export async function adoptMachine(
       generation: facts.generation,
       hostname: facts.hostname,
       timings: noTimings,
+      ram: facts.ram.map(ramRange),
+      user: await ownerOf(join(spec.dir, vmmFiles.overlay)),
+      store,
       log: spec.log,
     });
   } catch (error) {
     shim.detach();
     throw error;
   }
+}
+
+/** Who a VMM runs as: the owner of its overlay, when that is not us. */
+async function ownerOf(path: string): Promise<VmmUser | undefined> {
+  const { uid, gid } = await stat(path);
+  return uid === process.getuid!() ? undefined : { uid, gid };
 }
 
 function halfMade(id: string, status: string): EngineError {

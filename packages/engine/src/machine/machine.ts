@@ -1,15 +1,16 @@
 import { join } from 'node:path';
 import { type AgentSession, type Interpreter, openAgentSession, openInterpreter } from '../agent/index.js';
+import { Brancher } from '../branch/brancher.js';
 import { EngineError, messageOf } from '../errors.js';
 import { CONSOLE_BYTES, vmmFiles } from '../qemu/argv.js';
 import { describeExit, type QemuVmm } from '../qemu/vmm.js';
 import { readTail } from '../read-tail.js';
-import type { VmmExit } from '../shim/index.js';
-import type { Manifest } from '../snapshot/index.js';
-import type { ForkTimings, LogFunction, Machine } from '../types.js';
+import type { RamRange, VmmExit } from '../shim/index.js';
+import type { Manifest, SnapshotStore } from '../snapshot/index.js';
+import type { Branching, BranchOptions, ForkTimings, LogFunction, Machine } from '../types.js';
 import { connectUnix } from '../unix-socket.js';
 import { privateMemory } from './memory-use.js';
-import { removeRunDirectory } from './run-directory.js';
+import { removeRunDirectory, type VmmUser } from './run-directory.js';
 
 export interface MachineParts {
   id: string;
@@ -19,6 +20,10 @@ export interface MachineParts {
   hostname: string;
   timings: ForkTimings;
   log: LogFunction;
+  /** Where guest RAM lies in the VMM. */
+  ram: readonly RamRange[];
+  store: SnapshotStore;
+  user: VmmUser | undefined;
   /** A session that is open already. */
   session?: AgentSession;
 }
@@ -37,6 +42,7 @@ export class QemuMachine implements Machine {
   readonly exited: Promise<VmmExit>;
   readonly #vmm: QemuVmm;
   readonly #log: LogFunction;
+  readonly #brancher: Brancher;
   readonly #interpreters = new Map<string, Promise<Interpreter>>();
   #session: Promise<AgentSession> | undefined;
   #console = '';
@@ -53,6 +59,7 @@ export class QemuMachine implements Machine {
     this.exited = parts.vmm.shim.exited;
     this.#vmm = parts.vmm;
     this.#log = parts.log;
+    this.#brancher = new Brancher(parts);
     if (parts.session) this.#keepSession(Promise.resolve(parts.session));
     this.#followShutdown();
   }
@@ -99,6 +106,10 @@ export class QemuMachine implements Machine {
     await this.#vmm.cont(signal);
   }
 
+  async branch(options: BranchOptions): Promise<Branching> {
+    return await this.#orExited(this.#brancher.branch(options));
+  }
+
   async logs(): Promise<{ console: string; vmm: string }> {
     await this.#readConsole();
     return { console: this.#console, vmm: await readTail(join(this.#vmm.dir, 'vmm.log')) };
@@ -116,6 +127,7 @@ export class QemuMachine implements Machine {
   async #destroy(): Promise<void> {
     this.#over = true;
     await this.#closeSession();
+    await this.#brancher.close();
     await this.#vmm.destroy();
     await removeRunDirectory(this.#vmm.dir);
   }

@@ -1,7 +1,8 @@
 import { chown, link, mkdir, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { emptyQcow2 } from '../disk/qcow2.js';
-import { vmmFiles } from '../qemu/argv.js';
+import { belowFile, vmmFiles } from '../qemu/argv.js';
+import type { DiskLink } from '../snapshot/index.js';
 
 /** Who VMMs run as. */
 export interface VmmUser {
@@ -35,14 +36,19 @@ export async function linkImage(dir: string, image: string): Promise<void> {
   await link(image, join(dir, vmmFiles.image));
 }
 
-/** Links a snapshot's disk into a directory. */
-export async function linkDisk(dir: string, disk: string): Promise<void> {
-  await link(disk, join(dir, vmmFiles.disk));
+/** Links the files of a snapshot's disk into a directory, base first. */
+export async function linkDisks(dir: string, disks: readonly DiskLink[]): Promise<void> {
+  await Promise.all(disks.map(({ path }, index) => link(path, join(dir, belowFile(index)))));
 }
 
-/** Makes the overlay of a child: empty, its own, of the size of the snapshot's disk in bytes. */
-export async function makeOverlay(dir: string, bytes: number, user: VmmUser | undefined): Promise<void> {
-  const handle = await open(join(dir, vmmFiles.overlay), 'wx', 0o600);
+/** Makes an overlay of a child: empty, its own, of the size of the snapshot's disk in bytes. */
+export async function makeOverlay(
+  dir: string,
+  bytes: number,
+  user: VmmUser | undefined,
+  name: string = vmmFiles.overlay,
+): Promise<void> {
+  const handle = await open(join(dir, name), 'wx', 0o600);
   try {
     await handle.writeFile(emptyQcow2(bytes));
     if (user) await handle.chown(user.uid, user.gid);

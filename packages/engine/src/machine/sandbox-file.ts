@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import Type, { type Static } from 'typebox';
 import Schema from 'typebox/schema';
 import { EngineError } from '../errors.js';
+import type { RamRange } from '../shim/index.js';
 
 /** What a sandbox's directory says of it, so that it can be adopted whatever the registry knows. */
 const SandboxFile = Type.Object(
@@ -11,10 +12,39 @@ const SandboxFile = Type.Object(
     snapshotId: Type.String({ pattern: '^sn-[0-9a-hjkmnp-tv-z]{16}$' }),
     generation: Type.String({ pattern: '^[0-9a-f]{32}$' }),
     hostname: Type.String(),
+    /** Where guest RAM lies in the VMM; addresses as decimal text, since they do not fit a number. */
+    ram: Type.Array(
+      Type.Object(
+        {
+          guestOffset: Type.Integer({ minimum: 0 }),
+          length: Type.Integer({ minimum: 1 }),
+          address: Type.String({ pattern: '^[0-9]{1,20}$' }),
+        },
+        { additionalProperties: false },
+      ),
+    ),
   },
   { additionalProperties: false },
 );
 export type SandboxFile = Static<typeof SandboxFile>;
+
+/** A range as the file has it. */
+export function storedRange(range: RamRange): SandboxFile['ram'][number] {
+  return {
+    guestOffset: Number(range.guestOffset),
+    length: Number(range.length),
+    address: String(range.address),
+  };
+}
+
+/** A range of the file as the shim takes it. */
+export function ramRange(stored: SandboxFile['ram'][number]): RamRange {
+  return {
+    guestOffset: BigInt(stored.guestOffset),
+    length: BigInt(stored.length),
+    address: BigInt(stored.address),
+  };
+}
 
 const check = Schema.Compile(SandboxFile);
 const NAME = 'sandbox.json';

@@ -26,6 +26,11 @@ export const vmmFiles = {
   agent: 'agent.sock',
 } as const;
 
+/** Name of a link of the snapshot's disk in a run directory; 0 is the base. */
+export function belowFile(index: number): string {
+  return `disk-${index}`;
+}
+
 /** Sockets that the shim makes and QEMU gets as descriptors. */
 export const vmmSockets = [vmmFiles.monitor, vmmFiles.shimMonitor, vmmFiles.agent] as const;
 

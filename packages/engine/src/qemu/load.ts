@@ -4,8 +4,10 @@ import { finished } from 'node:stream/promises';
 import { orAborted } from '../deadline.js';
 import { EngineError } from '../errors.js';
 import type { GraftExtent } from '../memory/index.js';
+import type { RamRange } from '../shim/index.js';
+import type { DiskLink } from '../snapshot/index.js';
 import { connectUnix } from '../unix-socket.js';
-import { fileNode, vmmFiles } from './argv.js';
+import { belowFile, fileNode, vmmFiles } from './argv.js';
 import { orEnded, type QemuVmm } from './vmm.js';
 
 /** What a child is loaded from. */
@@ -15,6 +17,15 @@ export interface LoadSource {
   extents: readonly GraftExtent[];
   /** Device state as QEMU wrote it. */
   state: Buffer;
+  /** Files of the disk, base first; they lie in the run directory under `belowFile` names. */
+  disks: readonly DiskLink[];
+}
+
+/** What a load took, and where it put guest RAM. */
+export interface Loaded {
+  graftMs: number;
+  loadMs: number;
+  ram: RamRange[];
 }
 
 /** Name by which /proc/PID/maps shows the memory of a child that waits for its graft. */
@@ -25,58 +36,50 @@ const CHILD_MEMORY = 'memfd:memory-backend-memfd';
  *
  * @returns milliseconds of the graft and of the rest
  */
-export async function loadChild(
-  vmm: QemuVmm,
-  source: LoadSource,
-  signal: AbortSignal,
-): Promise<{ graftMs: number; loadMs: number }> {
+export async function loadChild(vmm: QemuVmm, source: LoadSource, signal: AbortSignal): Promise<Loaded> {
   return orEnded(load(vmm, source, signal), vmm.shim, signal);
 }
 
-async function load(
-  vmm: QemuVmm,
-  source: LoadSource,
-  signal: AbortSignal,
-): Promise<{ graftMs: number; loadMs: number }> {
+async function load(vmm: QemuVmm, source: LoadSource, signal: AbortSignal): Promise<Loaded> {
   const start = performance.now();
-  const graft = graftMemory(vmm, source, signal).then(() => performance.now() - start);
-  const [graftMs] = await Promise.all([graft, attachDisk(vmm, signal)]);
+  const graft = graftMemory(vmm, source, signal).then((ram) => ({ ram, graftMs: performance.now() - start }));
+  const [{ ram, graftMs }] = await Promise.all([graft, attachDisk(vmm, source.disks, signal)]);
   await loadState(vmm, source.state, signal);
-  return { graftMs, loadMs: performance.now() - start - graftMs };
+  return { ram, graftMs, loadMs: performance.now() - start - graftMs };
 }
 
-async function graftMemory(vmm: QemuVmm, source: LoadSource, signal: AbortSignal): Promise<void> {
+async function graftMemory(vmm: QemuVmm, source: LoadSource, signal: AbortSignal): Promise<RamRange[]> {
   const ram = await vmm.shim.findRam(CHILD_MEMORY);
   await vmm.shim.graft({ ram, files: source.files, extents: source.extents }, signal);
+  return ram;
 }
 
-/** Puts the snapshot's disk below the overlay, which had none until now. */
-async function attachDisk(vmm: QemuVmm, signal: AbortSignal): Promise<void> {
-  await vmm.qmp.run(
-    'blockdev-add',
-    {
-      driver: 'raw',
-      'node-name': 'below',
-      'read-only': true,
-      file: fileNode(vmmFiles.disk, true),
-    },
-    { signal },
-  );
-  await vmm.qmp.run(
-    'blockdev-reopen',
-    {
-      options: [
-        {
-          driver: 'qcow2',
-          'node-name': 'overlay',
-          cache: { 'no-flush': true },
-          file: 'overlay-file',
-          backing: 'below',
-        },
-      ],
-    },
-    { signal },
-  );
+/** Puts the snapshot's disks below the overlay, which had none until now. */
+async function attachDisk(vmm: QemuVmm, disks: readonly DiskLink[], signal: AbortSignal): Promise<void> {
+  for (const [index, { format }] of disks.entries())
+    await vmm.qmp.run(
+      'blockdev-add',
+      {
+        driver: format,
+        'node-name': belowNode(index),
+        'read-only': true,
+        file: fileNode(belowFile(index), true),
+        ...(format === 'qcow2' && { backing: belowNode(index - 1) }),
+      },
+      { signal },
+    );
+  const overlay = {
+    driver: 'qcow2',
+    'node-name': 'overlay',
+    cache: { 'no-flush': true },
+    file: 'overlay-file',
+    backing: belowNode(disks.length - 1),
+  };
+  await vmm.qmp.run('blockdev-reopen', { options: [overlay] }, { signal });
+}
+
+function belowNode(index: number): string {
+  return `below-${index}`;
 }
 
 /** Makes the monitor tell of the end of a load. Once, before `loadChild`. */

@@ -7,6 +7,8 @@ import { connectUnix } from '../unix-socket.js';
 export interface QmpEvent {
   event: string;
   data?: Record<string, unknown>;
+  /** When it happened, on the host's wall clock. */
+  timestamp?: { seconds: number; microseconds: number };
 }
 
 interface Pending {

@@ -17,6 +17,45 @@ const FileEntry = Type.Object(
   closed,
 );
 
+const ExtentPlace = {
+  /** First byte in guest RAM, and number of bytes: multiples of a page. */
+  guestOffset: Type.Integer({ minimum: 0, multipleOf: 4096 }),
+  length: Type.Integer({ minimum: 4096, multipleOf: 4096 }),
+};
+
+/** Pages of a layer: in its file, or zero. What is not listed shows the file below. */
+const Extent = Type.Union([
+  Type.Object(
+    {
+      kind: Type.Literal('data'),
+      ...ExtentPlace,
+      /** First byte in the layer's file. */
+      fileOffset: Type.Integer({ minimum: 0, multipleOf: 4096 }),
+    },
+    closed,
+  ),
+  Type.Object({ kind: Type.Literal('zero'), ...ExtentPlace }, closed),
+]);
+
+const SnapshotId = Type.String({ pattern: '^sn-[0-9a-hjkmnp-tv-z]{16}$' });
+
+/** Where a snapshot that was branched off a running sandbox comes from. Its memory file is a layer, its disk an overlay. */
+export const BranchOrigin = Type.Object(
+  {
+    /** The link below: the snapshot that the sandbox was forked from, or its branch before. */
+    parent: SnapshotId,
+    /** The links from the base to the parent. */
+    chain: Type.Array(SnapshotId, { minItems: 1, maxItems: 64 }),
+    sandbox: Type.String(),
+    mode: Type.Union([Type.Literal('live'), Type.Literal('diff')]),
+    /** From the last guest instruction before to the first after, ms. */
+    pauseMs: Type.Number(),
+    extents: Type.Array(Extent),
+  },
+  closed,
+);
+export type BranchOrigin = Static<typeof BranchOrigin>;
+
 /** What runs a snapshot. A host that differs refuses it (design, section 7). */
 export const MachinePin = Type.Object(
   {
@@ -43,7 +82,7 @@ export type MachinePin = Static<typeof MachinePin>;
 export const Manifest = Type.Object(
   {
     format: Type.Literal(MANIFEST_FORMAT),
-    id: Type.String({ pattern: '^sn-[0-9a-hjkmnp-tv-z]{16}$' }),
+    id: SnapshotId,
     /** Milliseconds since 1970. */
     createdAt: Type.Integer(),
     template: Type.Object(
@@ -64,6 +103,7 @@ export const Manifest = Type.Object(
     diskBytes: Type.Integer({ minimum: 0 }),
     /** Read-only image under cache/images, by content; empty for none. */
     image: Type.Object({ name: Type.String(), sha256: Sha256, bytes: Type.Integer() }, closed),
+    branch: Type.Optional(BranchOrigin),
     files: Type.Object({ memory: FileEntry, state: FileEntry, disk: FileEntry }, closed),
     build: Type.Object({ ms: Type.Number(), bootMs: Type.Number(), warmMs: Type.Number() }, closed),
   },

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import Schema from 'typebox/schema';
 import { EngineError, messageOf } from '../errors.js';
 import { isId } from '../ids.js';
+import { type Chain, resolveChain } from './chain.js';
 import { Manifest } from './manifest.js';
 import { copySparse } from './sparse-copy.js';
 
@@ -16,6 +17,12 @@ const HALF_MADE = '.tmp-';
 
 /** Longest manifest that is read, bytes. */
 const LONGEST_MANIFEST = 16 * 1024 * 1024;
+
+export interface SnapshotDraft extends AsyncDisposable {
+  readonly dir: string;
+  /** Writes the manifest, syncs, and renames the directory: from then on the snapshot exists. */
+  commit(manifest: Manifest): Promise<Manifest>;
+}
 
 /** Snapshots as directories under `snapshots/`: written under a temporary name, synced, renamed; never changed afterwards. */
 export class SnapshotStore {
@@ -47,23 +54,33 @@ export class SnapshotStore {
    * @param manifest all of it but what is known only once the files are written
    */
   async commit(workDir: string, manifest: Omit<Manifest, 'files'>, signal?: AbortSignal): Promise<Manifest> {
-    const temporary = join(this.#root, `${HALF_MADE}${manifest.id}`);
-    await mkdir(temporary, { mode: 0o700 });
+    await using draft = await this.draft(manifest.id);
     try {
       const files = {} as Manifest['files'];
       for (const name of parts)
-        files[name] = { name, ...(await copySparse(join(workDir, name), join(temporary, name), signal)) };
-      const whole: Manifest = { ...manifest, files };
-      await writeSynced(join(temporary, 'manifest.json'), `${JSON.stringify(whole, null, 1)}\n`);
-      await syncDirectory(temporary);
-      await rename(temporary, this.directory(manifest.id));
-      await syncDirectory(this.#root);
-      this.#manifests.set(whole.id, whole);
-      return whole;
+        files[name] = { name, ...(await copySparse(join(workDir, name), join(draft.dir, name), signal)) };
+      return await draft.commit({ ...manifest, files });
     } catch (error) {
-      await rm(temporary, { recursive: true, force: true });
       throw spaceError(error, this.#root);
     }
+  }
+
+  /** A snapshot in the making: a directory that becomes the snapshot's when it is committed, and is removed when it is not. */
+  async draft(id: string): Promise<SnapshotDraft> {
+    const dir = join(this.#root, `${HALF_MADE}${id}`);
+    await mkdir(dir, { mode: 0o700 });
+    return {
+      dir,
+      commit: async (manifest) => {
+        await writeSynced(join(dir, 'manifest.json'), `${JSON.stringify(manifest)}\n`);
+        await syncDirectory(dir);
+        await rename(dir, this.directory(id));
+        await syncDirectory(this.#root);
+        this.#manifests.set(id, manifest);
+        return manifest;
+      },
+      [Symbol.asyncDispose]: () => rm(dir, { recursive: true, force: true }),
+    };
   }
 
   /** @throws EngineError snapshot_not_found, snapshot_corrupt */
@@ -103,6 +120,15 @@ export class SnapshotStore {
     }
   }
 
+  /** All that a snapshot stands on. Errors as of `resolveChain`. */
+  async chain(manifest: Manifest): Promise<Chain> {
+    return await resolveChain(
+      manifest,
+      (id) => this.manifest(id),
+      (id) => this.directory(id),
+    );
+  }
+
   /**
    * Checks what can be checked at every fork: that each file is there, whole, ours and read-only.
    *
@@ -112,8 +138,8 @@ export class SnapshotStore {
     const uid = process.getuid!();
     await Promise.all(
       parts.map(async (name) => {
-        const { bytes } = manifest.files[name];
-        const facts = await stat(join(this.directory(manifest.id), name)).catch(() => null);
+        const { bytes, name: file } = manifest.files[name];
+        const facts = await stat(join(this.directory(manifest.id), file)).catch(() => null);
         if (!facts?.isFile()) throw corrupt(manifest.id, `its file ${name} is missing`);
         if (facts.size !== bytes)
           throw corrupt(manifest.id, `its file ${name} has ${facts.size} bytes, ${bytes} were written`);
@@ -183,7 +209,7 @@ function corrupt(id: string, problem: string): EngineError {
   });
 }
 
-function spaceError(error: unknown, path: string): unknown {
+export function spaceError(error: unknown, path: string): unknown {
   if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') return error;
   return new EngineError('insufficient_disk', `no space left under ${path} while a snapshot was written`, {
     remedy: 'Free space there, or set FORKD_HOME to a directory on a larger disk.',

@@ -60,7 +60,8 @@ async function verifyFile(
 /** What a snapshot takes: logical sizes, and bytes allocated on disk, where holes do not count. */
 export async function snapshotSizes(directory: string, manifest: Manifest): Promise<SnapshotSizes> {
   const allocated = async (name: string): Promise<number> => (await stat(join(directory, name))).blocks * 512;
-  const [memoryPhysical, diskPhysical] = await Promise.all([allocated('memory'), allocated('disk')]);
+  const { memory, disk } = manifest.files;
+  const [memoryPhysical, diskPhysical] = await Promise.all([allocated(memory.name), allocated(disk.name)]);
   return {
     memoryLogical: manifest.memoryBytes,
     memoryPhysical,

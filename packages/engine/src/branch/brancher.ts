@@ -1,0 +1,239 @@
+import { constants } from 'node:fs';
+import { chmod, link, open, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { EngineError, messageOf } from '../errors.js';
+import { makeOverlay, type VmmUser } from '../machine/run-directory.js';
+import { coveredBytes } from '../memory/index.js';
+import { fileNode, vmmFiles } from '../qemu/argv.js';
+import type { QemuVmm } from '../qemu/vmm.js';
+import type { CapturedLayer, PreparedCapture, RamRange } from '../shim/index.js';
+import { MOST_LINKS } from '../snapshot/chain.js';
+import type { Chain, Manifest, SnapshotStore } from '../snapshot/index.js';
+import { sealPart } from '../snapshot/seal.js';
+import { type SnapshotDraft, spaceError } from '../snapshot/store.js';
+import type { BranchedSnapshot, Branching, BranchOptions, LogFunction } from '../types.js';
+import { pauseFor } from './pause.js';
+
+export interface BranchSource {
+  id: string;
+  vmm: QemuVmm;
+  /** Of the snapshot that the sandbox was forked from. */
+  manifest: Manifest;
+  ram: readonly RamRange[];
+  store: SnapshotStore;
+  user: VmmUser | undefined;
+  log: LogFunction;
+}
+
+/** Device state that a VMM may write, bytes; 13 KB is usual. */
+const MOST_STATE = 64 * 1024 * 1024;
+
+/** The file that the VMM saves its device state to, in its own directory. */
+const STATE_FILE = 'branch.state';
+
+/** What is under way between the pause and the end of a branch. */
+interface Held {
+  draft: SnapshotDraft;
+  chain: Chain;
+  prepared: PreparedCapture;
+  pauseMs: number;
+  state: Buffer;
+}
+
+/**
+ * Captures one sandbox, again and again. What does not need the pause is done before or after it; whatever fails, the source is
+ * resumed first, and nothing is left behind.
+ */
+export class Brancher {
+  readonly #source: BranchSource;
+  /** The last link that can be compared with: the fork's snapshot, or the branch before. */
+  #previous: Manifest;
+  /** Branches queue: the shim holds one capture at a time. */
+  #last: Promise<unknown> = Promise.resolve();
+  #overlays = 0;
+  readonly #stop = new AbortController();
+
+  constructor(source: BranchSource) {
+    this.#source = source;
+    this.#previous = source.manifest;
+  }
+
+  /** Takes a branch after those before it have been written. Resolves when the source runs again. */
+  branch(options: BranchOptions): Promise<Branching> {
+    const before = this.#last;
+    const result = before.catch(() => {}).then(() => this.#branch(options));
+    this.#last = result.then((branching) => branching.ready);
+    this.#last.catch(() => {}); // Told to who asked for the branch.
+    return result;
+  }
+
+  /** Gives up what is being written. */
+  async close(): Promise<void> {
+    this.#stop.abort(new EngineError('cancelled', `sandbox ${this.#source.id} is being removed`));
+    await this.#last.catch(() => {});
+  }
+
+  async #branch(options: BranchOptions): Promise<Branching> {
+    const { store } = this.#source;
+    this.#stop.signal.throwIfAborted();
+    options.signal?.throwIfAborted();
+    const chain = await this.#comparable();
+    const draft = await store.draft(options.snapshotId);
+    try {
+      const held = await this.#capture(options, chain, draft);
+      const ready = this.#write(options.snapshotId, held).finally(() => draft[Symbol.asyncDispose]());
+      ready.catch(() => {});
+      const { mode, reason } = held.prepared;
+      return {
+        snapshotId: options.snapshotId,
+        mode,
+        ...(reason && { reason }),
+        pauseMs: held.pauseMs,
+        ready,
+      };
+    } catch (error) {
+      await draft[Symbol.asyncDispose]();
+      throw spaceError(error, draft.dir);
+    }
+  }
+
+  /** The chain of the previous link; where that is gone, of the snapshot that the source was forked from, which its life keeps. */
+  async #comparable(): Promise<Chain> {
+    const { store, manifest } = this.#source;
+    try {
+      await store.inspect(this.#previous);
+      return this.#short(await store.chain(this.#previous));
+    } catch (error) {
+      if (!(error instanceof EngineError) || this.#previous.id === manifest.id) throw error;
+      this.#previous = manifest;
+      return this.#short(await store.chain(manifest));
+    }
+  }
+
+  #short(chain: Chain): Chain {
+    if (chain.links.length < MOST_LINKS) return chain;
+    throw new EngineError(
+      'unsupported',
+      `sandbox ${this.#source.id} stands on a chain of ${chain.links.length} snapshots, ${MOST_LINKS} at most can be`,
+      { remedy: 'Fork from its newest snapshot with mode full, or from an earlier one.' },
+    );
+  }
+
+  async #capture(options: BranchOptions, chain: Chain, draft: SnapshotDraft): Promise<Held> {
+    const { vmm, ram, manifest, store } = this.#source;
+    const { shim } = vmm;
+    const origin = (await store.chain(manifest)).files.length;
+    const [disk, prepared] = await Promise.all([
+      this.#prepareDisk(),
+      shim.capturePrepare({
+        ram,
+        mode: options.mode === 'diff' ? 'diff' : 'live',
+        below: { files: chain.files, extents: chain.extents, origin },
+        layer: join(draft.dir, 'layer'),
+      }),
+      rm(join(vmm.dir, STATE_FILE), { force: true }),
+    ]);
+    try {
+      const pauseMs = await pauseFor(vmm, async () => {
+        await vmm.qmp.run('blockdev-snapshot', { node: disk.below, overlay: disk.node });
+        await vmm.saveState(STATE_FILE);
+        await shim.captureFreeze();
+      });
+      await link(join(vmm.dir, disk.file), join(draft.dir, 'disk'));
+      const state = await readState(join(vmm.dir, STATE_FILE));
+      return { draft, chain, prepared, pauseMs, state };
+    } catch (error) {
+      await shim.captureAbort();
+      throw error;
+    } finally {
+      await rm(join(vmm.dir, STATE_FILE), { force: true });
+    }
+  }
+
+  /** Adds the overlay that the source writes to from the pause on. */
+  async #prepareDisk(): Promise<{ below: string; file: string; node: string }> {
+    const { vmm, manifest, user } = this.#source;
+    const below = await writableNode(vmm);
+    this.#overlays++;
+    const node = `overlay-${Date.now().toString(36)}-${this.#overlays}`;
+    await makeOverlay(vmm.dir, manifest.diskBytes, user, `${node}.qcow2`);
+    await vmm.qmp.run('blockdev-add', {
+      driver: 'qcow2',
+      'node-name': node,
+      cache: { 'no-flush': true },
+      file: fileNode(`${node}.qcow2`, false),
+      backing: null,
+    });
+    const file = below === 'overlay' ? vmmFiles.overlay : `${below}.qcow2`;
+    return { below, file, node };
+  }
+
+  /** After the pause: copies memory, syncs, hashes, and makes the snapshot exist. */
+  async #write(snapshotId: string, held: Held): Promise<BranchedSnapshot> {
+    const { draft, chain, prepared, pauseMs, state } = held;
+    const { vmm, manifest, id, log } = this.#source;
+    const { signal } = this.#stop;
+    try {
+      const layer: CapturedLayer = await vmm.shim.captureCopy(signal);
+      await writeState(join(draft.dir, 'state'), state);
+      await chmod(join(draft.dir, 'disk'), 0o400);
+      const [memory, stateEntry, disk] = await Promise.all([
+        sealPart(join(draft.dir, 'layer'), 'layer', signal),
+        sealPart(join(draft.dir, 'state'), 'state', signal),
+        sealPart(join(draft.dir, 'disk'), 'disk', signal),
+      ]);
+      const parent = chain.links.at(-1)!;
+      const written = await draft.commit({
+        ...manifest,
+        id: snapshotId,
+        createdAt: Date.now(),
+        // A branch has the user's processes running in it: nothing of it may run before it is claimed.
+        template: { ...manifest.template, prime: [] },
+        branch: {
+          parent: parent.id,
+          chain: chain.links.map((entry) => entry.id),
+          sandbox: id,
+          mode: prepared.mode,
+          pauseMs,
+          extents: layer.extents,
+        },
+        files: { memory, state: stateEntry, disk },
+      });
+      this.#previous = written;
+      return {
+        manifest: written,
+        copyMs: layer.ms,
+        physicalBytes: layer.bytes,
+        logicalBytes: coveredBytes(layer.extents),
+      };
+    } catch (error) {
+      await vmm.shim.captureAbort().catch((problem: unknown) => {
+        log('debug', `no capture to end in ${id}: ${messageOf(problem)}`);
+      });
+      throw spaceError(error, draft.dir);
+    }
+  }
+}
+
+/** The node that the guest writes to now. */
+async function writableNode(vmm: QemuVmm): Promise<string> {
+  type Entry = { inserted?: { ro: boolean; 'node-name': string } };
+  const entries = await vmm.qmp.run<Entry[]>('query-block');
+  const node = entries.find((entry) => entry.inserted && !entry.inserted.ro)?.inserted?.['node-name'];
+  if (node === undefined) throw new EngineError('vmm_failed', 'QEMU has no writable disk');
+  return node;
+}
+
+/** Reads what the VMM wrote: a regular file of sane size, whatever else it may have put there. */
+async function readState(path: string): Promise<Buffer> {
+  await using file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  const facts = await file.stat();
+  if (!facts.isFile() || facts.size === 0 || facts.size > MOST_STATE)
+    throw new EngineError('vmm_failed', `QEMU saved a device state of ${facts.size} bytes`);
+  return await file.readFile();
+}
+
+async function writeState(path: string, state: Buffer): Promise<void> {
+  await using file = await open(path, 'wx', 0o400);
+  await file.writeFile(state);
+}
