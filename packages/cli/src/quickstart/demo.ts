@@ -1,5 +1,6 @@
 /** The steps of the quickstart. */
 import { randomUUID } from 'node:crypto';
+import { setMaxListeners } from 'node:events';
 import type { SnapshotDetail } from '@forkd/api';
 import type { Forkd, Sandbox } from '@forkd/sdk';
 import { buildTemplate } from '../build.js';
@@ -105,6 +106,7 @@ export class Demo {
   async removeChildren(): Promise<void> {
     if (!this.#hasForked) return;
     const signal = AbortSignal.timeout(cleanUpMs);
+    setMaxListeners(0, signal);
     const all = await this.#client.sandboxes.list({ signal });
     const ours = all.filter((box) => box.metadata.quickstart === this.#mark);
     const results = await Promise.allSettled(ours.map(({ id }) => this.#client.sandboxes.remove(id, signal)));
