@@ -135,13 +135,16 @@ function disks(writable: Record<string, unknown>, node: string): string[] {
   ];
 }
 
-/** A file as QEMU's protocol node. Nobody else writes it: the run directory has one owner, so no lock is needed. */
+/**
+ * A file as QEMU's protocol node. Nobody else writes it: the run directory has one owner, so no lock is needed. One that nothing writes to
+ * any more (a branch has put an overlay over it) is opened for reading: it has become a snapshot's, which its VMM may not change.
+ */
 export function fileNode(filename: string, readOnly: boolean): Record<string, unknown> {
   return {
     driver: 'file',
     filename,
     'read-only': readOnly,
     locking: 'off',
-    ...(!readOnly && { cache: { 'no-flush': true } }),
+    ...(!readOnly && { 'auto-read-only': true, cache: { 'no-flush': true } }),
   };
 }
