@@ -1,0 +1,30 @@
+import { open } from 'node:fs/promises';
+import type { Manifest } from './manifest.js';
+import { CHUNK_BYTES, hashChunk, readFully } from './sparse-copy.js';
+
+/**
+ * Makes a file part of a snapshot: ours, read-only, synced, and hashed by the chunk.
+ *
+ * @param path the file, in the snapshot's temporary directory
+ * @param name its name there
+ */
+export async function sealPart(
+  path: string,
+  name: string,
+  signal?: AbortSignal,
+): Promise<Manifest['files']['memory']> {
+  await using file = await open(path, 'r');
+  await file.chown(process.getuid!(), process.getgid!());
+  await file.chmod(0o444);
+  await file.sync();
+  const { size } = await file.stat();
+  const buffer = Buffer.alloc(CHUNK_BYTES);
+  const chunks: string[] = [];
+  for (let at = 0; at < size; at += CHUNK_BYTES) {
+    signal?.throwIfAborted();
+    const chunk = buffer.subarray(0, Math.min(CHUNK_BYTES, size - at));
+    await readFully(file, chunk, at);
+    chunks.push(hashChunk(chunk));
+  }
+  return { name, bytes: size, chunks };
+}
