@@ -5,16 +5,23 @@ import { initialCredit, maxFrameBytes } from '@forkd/api';
 /** Credit is given back in steps of at least this many bytes, so that a stream of small frames does not double the traffic. */
 const creditStep = initialCredit / 8;
 
-/** Bytes from the other side. What nobody has read yet is bounded by the credit, not by this stream. */
+/** Output that nobody kept, as offsets from the start of the stream. */
+export interface Gap {
+  from: number;
+  to: number;
+}
+
+/** Bytes from the other side. What nobody has read yet is bounded by the credit, not by this stream. Emits `gap`. */
 export class CreditReader extends Readable {
   readonly #giveBack: (bytes: number) => void;
-  readonly #waiting: Buffer[] = [];
+  readonly #waiting: (Buffer | Gap)[] = [];
   #owed = 0;
   #ended = false;
   #wanted = false;
 
   constructor(giveBack: (bytes: number) => void) {
-    super({ highWaterMark: 16 * 1024 });
+    // No buffer of its own: each chunk is taken when somebody asks, so that a gap is told in its place, to who listens by then.
+    super({ highWaterMark: 0 });
     this.#giveBack = giveBack;
     // Nobody may be listening; the failure is told by the wait of the process too.
     this.on('error', () => undefined);
@@ -27,6 +34,13 @@ export class CreditReader extends Readable {
       return;
     }
     this.#waiting.push(bytes);
+    if (this.#wanted) this._read();
+  }
+
+  /** Something is missing between what came and what will come. */
+  skip(gap: Gap): void {
+    if (this.destroyed) return;
+    this.#waiting.push(gap);
     if (this.#wanted) this._read();
   }
 
@@ -44,10 +58,16 @@ export class CreditReader extends Readable {
   override _read(): void {
     this.#wanted = true;
     while (this.#wanted) {
-      const bytes = this.#waiting.shift();
-      if (bytes === undefined) break;
-      this.#took(bytes.length);
-      this.#wanted = this.push(bytes);
+      const next = this.#waiting.shift();
+      if (next === undefined) break;
+      if (!Buffer.isBuffer(next)) {
+        this.emit('gap', next);
+        continue;
+      }
+      // Before the push, which may ask for more from within.
+      this.#wanted = false;
+      this.#took(next.length);
+      this.push(next);
     }
     if (this.#ended && this.#waiting.length === 0) {
       this.#wanted = false;
@@ -57,7 +77,7 @@ export class CreditReader extends Readable {
 
   override _destroy(error: Error | null, callback: (error?: Error | null) => void): void {
     // A reader that went away must not stop the writer: what comes from now on is dropped.
-    for (const bytes of this.#waiting.splice(0)) this.#took(bytes.length);
+    for (const item of this.#waiting.splice(0)) if (Buffer.isBuffer(item)) this.#took(item.length);
     callback(error);
   }
 

@@ -205,7 +205,7 @@ class Connection {
         this.stdin?.grant(message.bytes);
         return;
       case 'gap':
-        this[message.channel].emit('gap', { from: message.from, to: message.to });
+        this[message.channel].skip({ from: message.from, to: message.to });
         return;
       case 'error':
         this.close(errorOfBody(message.error ?? errorBody('internal', { problem: 'an empty error' })));
