@@ -121,7 +121,9 @@ async function start(options: ServeOptions & { log: Log }, frame: Frame): Promis
   const { socket, address, endings } = frame;
   const tokenFile = options.tokenFile ?? join(home, homeFiles.token);
   const token = address === null ? null : loadToken(tokenFile);
-  const registry = new Registry(join(home, 'registry.db'));
+  const registry = new Registry(join(home, 'registry.db'), (error) =>
+    log.error({ err: error }, 'the registry is behind'),
+  );
   endings.push(() => registry.close());
   const open = options.openEngine ?? openEngine;
   const engine: Engine = await open({

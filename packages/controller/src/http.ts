@@ -35,7 +35,7 @@ export function callerSignal(reply: { raw: FastifyReply['raw'] }): AbortSignal {
   return controller.signal;
 }
 
-/** Seconds between empty lines of a stream that has nothing to say, so that both sides notice when the other is gone. */
+/** Time between empty lines of a stream that has nothing to say, in milliseconds: both sides notice when the other is gone. */
 const heartbeatMs = 10_000;
 /** Text that may wait for a reader before the stream is given up, in characters. */
 const maxWaiting = 32 * 1024 * 1024;

@@ -11,7 +11,10 @@ const rotateAt = 16 * 1024 * 1024;
 export function openLog(path: string, level = 'info'): Log {
   rotate(path);
   closeSync(openSync(path, 'a', 0o600));
-  return createLog(destination({ dest: path, append: true, sync: true }), level);
+  const stream = destination({ dest: path, append: true, sync: true });
+  // A full disk costs lines, not the daemon.
+  stream.on('error', () => undefined);
+  return createLog(stream, level);
 }
 
 /** A log that writes JSON lines to `stream`. Headers are never part of a line: they carry tokens. */

@@ -96,7 +96,12 @@ export class Sandboxes {
     const entries = Array.from({ length: n }, (_, index) =>
       this.#newEntry(snapshotId, request, index, metadata),
     );
-    registry.journal(entries.map((entry) => entry.row));
+    try {
+      registry.journal(entries.map((entry) => entry.row));
+    } catch (error) {
+      for (const { row } of entries) this.#entries.delete(row.id);
+      throw error;
+    }
     const index = new Map(entries.map((entry, at) => [entry.row.id, at]));
     const failures: ForkFailure[] = [];
     const settled = new Set<string>();
@@ -310,7 +315,9 @@ export class Sandboxes {
     const { engine, registry } = this.#options;
     const { row, machine } = entry;
     row.state = 'stopping';
-    registry.journal([row]);
+    registry.record(row);
+    // A full disk is no reason to refuse what makes room on it: then the journal is behind, and is tried again.
+    registry.flush();
     await entry.interpreters?.close().catch(() => undefined);
     entry.interpreters = null;
     try {

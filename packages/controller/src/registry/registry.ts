@@ -33,6 +33,8 @@ export interface SandboxRow {
 
 /** How long changes of the log wait to be carried into the database file, which syncs: not while requests wait for it. */
 const checkpointMs = 30_000;
+/** Time until what could not be written is tried again. */
+const retryMs = 2_000;
 
 export class Registry {
   readonly #db: Database.Database;
@@ -40,12 +42,20 @@ export class Registry {
   readonly #delete: Database.Statement;
   /** Latest state of the rows that are to be written in one transaction. */
   readonly #dirty = new Map<string, SandboxRow | null>();
+  readonly #path: string;
+  readonly #onError: (error: unknown) => void;
   #flushing: NodeJS.Immediate | null = null;
+  #retry: NodeJS.Timeout | null = null;
   #checkpoint: NodeJS.Timeout | null = null;
   #open = true;
 
-  /** @throws ApiError home_unusable when the file is not a registry, or of a newer version. */
-  constructor(path: string) {
+  /**
+   * @param onError Told of changes that could not be written yet, for example as the disk is full; they are tried again.
+   * @throws ApiError home_unusable when the file is not a registry, or of a newer version.
+   */
+  constructor(path: string, onError: (error: unknown) => void = () => undefined) {
+    this.#onError = onError;
+    this.#path = path;
     try {
       this.#db = new Database(path, { timeout: 5000 });
       this.#db.pragma('journal_mode = WAL');
@@ -62,10 +72,19 @@ export class Registry {
     this.#delete = this.#db.prepare('DELETE FROM sandboxes WHERE id = ?');
   }
 
-  /** Writes rows before it returns: the journal of what is about to begin. */
+  /**
+   * Writes rows before it returns: the journal of what is about to begin.
+   *
+   * @throws ApiError insufficient_disk, home_unusable; the rows are forgotten then, as what they announce must not begin.
+   */
   journal(rows: readonly SandboxRow[]): void {
     for (const row of rows) this.#dirty.set(row.id, row);
-    this.flush();
+    try {
+      this.#write();
+    } catch (error) {
+      for (const row of rows) this.#dirty.delete(row.id);
+      throw this.#failure(error);
+    }
   }
 
   /** Writes a row soon, together with others. */
@@ -80,8 +99,21 @@ export class Registry {
     this.#flushing ??= setImmediate(() => this.flush());
   }
 
-  /** Writes what waits, in one transaction. */
+  /** Writes what waits. What cannot be written is tried again later: what it tells of has happened. */
   flush(): void {
+    try {
+      this.#write();
+    } catch (error) {
+      this.#onError(this.#failure(error));
+      this.#retry ??= setTimeout(() => {
+        this.#retry = null;
+        this.flush();
+      }, retryMs).unref();
+    }
+  }
+
+  /** Writes what waits, in one transaction. */
+  #write(): void {
     if (this.#flushing !== null) clearImmediate(this.#flushing);
     this.#flushing = null;
     if (this.#dirty.size === 0 || !this.#open) return;
@@ -95,7 +127,7 @@ export class Registry {
     this.#dirty.clear();
     this.#checkpoint ??= setTimeout(() => {
       this.#checkpoint = null;
-      if (this.#open) this.#db.pragma('wal_checkpoint(PASSIVE)');
+      this.#tryCheckpoint('PASSIVE');
     }, checkpointMs).unref();
   }
 
@@ -141,8 +173,24 @@ export class Registry {
     this.flush();
     this.#open = false;
     if (this.#checkpoint !== null) clearTimeout(this.#checkpoint);
-    this.#db.pragma('wal_checkpoint(TRUNCATE)');
+    if (this.#retry !== null) clearTimeout(this.#retry);
+    this.#tryCheckpoint('TRUNCATE');
     this.#db.close();
+  }
+
+  /** Carries the log into the file. It is as good in the log, should that fail. */
+  #tryCheckpoint(mode: 'PASSIVE' | 'TRUNCATE'): void {
+    try {
+      this.#db.pragma(`wal_checkpoint(${mode})`);
+    } catch (error) {
+      this.#onError(this.#failure(error));
+    }
+  }
+
+  #failure(cause: unknown): ApiError {
+    const { code, message } = cause as { code?: string; message: string };
+    const values = { path: this.#path, problem: message };
+    return new ApiError(code === 'SQLITE_FULL' ? 'insufficient_disk' : 'home_unusable', values, { cause });
   }
 
   #durably(change: () => void): void {
@@ -150,6 +198,8 @@ export class Registry {
     this.#db.pragma('synchronous = FULL');
     try {
       this.#db.transaction(change)();
+    } catch (error) {
+      throw this.#failure(error);
     } finally {
       this.#db.pragma('synchronous = NORMAL');
     }

@@ -122,6 +122,9 @@ export class FakeMachine implements Machine {
     this.#interpreter ??= fakeInterpreter();
     return this.#interpreter;
   };
+  branch = async (): Promise<never> => {
+    throw new EngineError('unsupported', 'the machine of this test captures nothing');
+  };
   pause = async () => undefined;
   resume = async () => undefined;
   logs = async () => ({ console: 'console text', vmm: 'vmm text' });
