@@ -61,7 +61,9 @@ describe('how a command ended is told', () => {
   });
 
   it('when the guest was out of memory', async () => {
-    const result = await exec('tail /dev/zero', 30);
+    // Each takes less than the machine has, all of them more.
+    const hog = 'dd if=/dev/zero of=/dev/null bs=40M count=10000';
+    const result = await exec(`${hog} & ${hog} & ${hog} & wait; sleep 1000`, 30);
     expect(result).toMatchObject({ outcome: { kind: 'oom' }, exit_code: 137 });
     expect(await sh(children.box, 'echo fine')).toBe('fine');
   });

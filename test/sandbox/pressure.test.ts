@@ -44,7 +44,8 @@ describe('the agent answers while its guest', () => {
     const { box } = children;
     // Several at once, each killed and begun again.
     const hungry = await box.run({
-      shell: 'for i in 1 2 3; do (while :; do tail /dev/zero; done) & done; wait',
+      shell:
+        'for i in 1 2 3; do (while :; do dd if=/dev/zero of=/dev/null bs=40M count=10000; done) & done; wait',
     });
     hungry.stdout.resume();
     hungry.stderr?.resume();

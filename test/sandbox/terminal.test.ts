@@ -98,9 +98,11 @@ describe('a terminal', () => {
     await terminal.shows(/[Ss]topped/);
     terminal.type('jobs\r');
     await terminal.shows(/[Ss]topped[^\n]*sleep 6002/);
-    terminal.type('kill %1\r');
-    await terminal.shows(/> /);
-    terminal.type('\r\u0004');
+    terminal.type('fg; echo code $?\r');
+    await terminal.shows(/\nsleep 6002\r\n/);
+    terminal.type('\u0003');
+    await terminal.shows(/> $/);
+    terminal.type('\u0004');
     expect((await terminal.process.wait()).outcome.kind).toBe('exited');
   });
 
