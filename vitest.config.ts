@@ -35,8 +35,18 @@ export default defineConfig({
         test: {
           name: 'vm',
           include: ['test/**/*.test.ts'],
-          exclude: ['test/{agent-cut,faults,fuzz,parity,soak,leftovers}/**'],
+          exclude: ['test/{agent-cut,python,faults,fuzz,parity,soak,leftovers}/**'],
           ...overMachines,
+          sequence: { groupOrder: 1 },
+        },
+      },
+      {
+        // Builds the python template first, which takes minutes.
+        test: {
+          name: 'python',
+          include: ['test/python/**/*.test.ts'],
+          ...overMachines,
+          globalSetup: ['test/python/global-setup.ts'],
           sequence: { groupOrder: 1 },
         },
       },
