@@ -5,7 +5,6 @@
  * starts again knows what to finish.
  */
 import {
-  type ExitInfo,
   type ForkFailure,
   type ForkRequest,
   maxChildren,
@@ -19,7 +18,8 @@ import { exitInfo } from './exit-info.js';
 import { newSandboxId } from './ids.js';
 import { type Interpreters, openInterpreters } from './interpreters.js';
 import type { Log } from './log.js';
-import type { MachineFacts, Registry, SandboxRow } from './registry/registry.js';
+import type { Registry, SandboxRow } from './registry/registry.js';
+import { factsOf, infoOf } from './sandbox-info.js';
 
 /** A sandbox that this daemon knows. */
 interface Entry {
@@ -141,7 +141,9 @@ export class Sandboxes {
     // A daemon that dies after the answer must find them as running, not as half made.
     registry.flush();
     failures.sort((a, b) => a.index - b.index);
-    const sandboxes = entries.filter((entry) => entry.machine !== null).map((entry) => this.#info(entry));
+    const sandboxes = entries
+      .filter((entry) => entry.machine !== null)
+      .map((entry) => infoOf(entry.row, entry.machine));
     const first = failures[0];
     if (sandboxes.length === 0 && first !== undefined) {
       throw new ApiError('fork_failed', { n, problem: first.error.error }, { details: { failures } });
@@ -151,7 +153,7 @@ export class Sandboxes {
 
   /** All sandboxes, oldest first. */
   list(): SandboxInfo[] {
-    return [...this.#entries.values()].map((entry) => this.#info(entry));
+    return [...this.#entries.values()].map((entry) => infoOf(entry.row, entry.machine));
   }
 
   /** The same, with the memory of each that runs. */
@@ -162,11 +164,11 @@ export class Sandboxes {
   /** One sandbox, with its memory when it runs. */
   async info(id: string): Promise<SandboxInfo> {
     const entry = this.#entry(id);
-    const info = this.#info(entry);
+    const info = infoOf(entry.row, entry.machine);
     if (entry.row.state !== 'running' || entry.machine === null) return info;
     // It may end while it is measured: then it is shown without.
     const bytes = await entry.machine.memoryBytes().catch(() => undefined);
-    return bytes === undefined ? this.#info(entry) : { ...info, memory_bytes: bytes };
+    return bytes === undefined ? infoOf(entry.row, entry.machine) : { ...info, memory_bytes: bytes };
   }
 
   /** The machine of a sandbox that runs. @throws ApiError that says why it has none. */
@@ -384,50 +386,6 @@ export class Sandboxes {
     if (entry === undefined) throw new ApiError('sandbox_not_found', { value: shown(id) });
     return entry;
   }
-
-  #info({ row, machine }: Entry): SandboxInfo {
-    const timings = machine?.timings;
-    return {
-      id: row.id,
-      snapshot_tag: row.snapshotRef,
-      snapshot_id: row.snapshotId,
-      state: row.state,
-      created_at_unix: Math.floor(row.createdAt / 1000),
-      pid: row.pid,
-      engine: row.machine?.engine ?? 'unknown',
-      accelerator: row.machine?.accelerator ?? 'unknown',
-      memory_mib: row.machine?.memory_mib ?? 0,
-      vcpus: row.machine?.vcpus ?? 0,
-      generation: row.generation,
-      hostname: row.hostname,
-      metadata: row.metadata,
-      // An adopted machine was forked by another daemon: its timings are not known, not zero.
-      ...(timings &&
-        timings.totalMs > 0 && {
-          timings: {
-            spawn_ms: timings.spawnMs,
-            graft_ms: timings.graftMs,
-            load_ms: timings.loadMs,
-            hello_ms: timings.helloMs,
-            total_ms: timings.totalMs,
-          },
-        }),
-      ...(row.exit !== null && { exit: row.exit satisfies ExitInfo }),
-      netns: null,
-      guest_addr: '',
-      memory_limit_mib: null,
-      has_branched: false,
-    };
-  }
-}
-
-function factsOf({ manifest }: Machine): MachineFacts {
-  return {
-    engine: manifest.machine.engine,
-    accelerator: manifest.machine.accelerator,
-    memory_mib: Math.round(manifest.memoryBytes / 1_048_576),
-    vcpus: manifest.vcpus,
-  };
 }
 
 /** An id as it stands in a message: as it is when it looks like one, else quoted. */
