@@ -4,6 +4,7 @@
  *
  * @packageDocumentation
  */
+export * from './branch.js';
 export * from './common.js';
 export * from './errors.js';
 export * from './exec.js';

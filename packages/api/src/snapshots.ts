@@ -29,8 +29,20 @@ export const SnapshotInfo = Type.Object(
     disk_mib: Type.Optional(Type.Integer()),
     interpreters: Type.Array(Type.String()),
     sandboxes: Type.Integer({ description: 'Number of live sandboxes that continue from it.' }),
-    branched_from: Type.Optional(Type.String()),
-    pause_ms: Type.Optional(Type.Number()),
+    // Of a snapshot that was branched off a running sandbox.
+    branched_from: Type.Optional(Type.String({ description: 'Sandbox that it was branched off.' })),
+    mode: Type.Optional(Type.String({ description: 'How its memory was captured: live or diff.' })),
+    mode_reason: Type.Optional(Type.String({ description: 'Why not in the mode that was asked for.' })),
+    pause_ms: Type.Optional(
+      Type.Number({ description: 'From the last instruction of the source before to the first after.' }),
+    ),
+    diff_ms: Type.Optional(
+      Type.Number({ description: 'From then until its memory was written; of branches of this daemon.' }),
+    ),
+    diff_physical_bytes: Type.Optional(Type.Integer({ description: 'Bytes of its layer of memory.' })),
+    diff_logical_bytes: Type.Optional(
+      Type.Integer({ description: 'Bytes of guest memory that differ from the snapshot below.' }),
+    ),
   },
   { $id: 'SnapshotInfo' },
 );
