@@ -31,6 +31,19 @@ export interface SandboxRow {
   exit: ExitInfo | null;
 }
 
+/** A snapshot that is being branched off a sandbox, or that could not be. */
+export interface DraftRow {
+  id: string;
+  template: string;
+  status: 'writing' | 'failed';
+  /** Milliseconds since 1970. */
+  createdAt: number;
+  tag: string | null;
+  sandbox: string;
+  /** Why it failed. */
+  problem: string | null;
+}
+
 /** How long changes of the log wait to be carried into the database file, which syncs: not while requests wait for it. */
 const checkpointMs = 30_000;
 /** Time until what could not be written is tried again. */
@@ -158,6 +171,68 @@ export class Registry {
         .prepare('INSERT OR REPLACE INTO tags (tag, snapshot_id, moved_at) VALUES (?, ?, ?)')
         .run(tag, snapshot.id, Date.now());
     });
+  }
+
+  /**
+   * Writes down that a snapshot is about to be written, or that it could not be; before it returns, not durably: after a crash of the
+   * host nothing is left of it.
+   */
+  journalDraft(row: DraftRow): void {
+    this.flush();
+    try {
+      this.#db
+        .prepare(
+          `INSERT OR REPLACE INTO snapshots (id, template, status, created_at, tag, sandbox, problem) VALUES (?, ?, ?, ?, ?, ?, ?)`,
+        )
+        .run(row.id, row.template, row.status, row.createdAt, row.tag, row.sandbox, row.problem);
+    } catch (error) {
+      throw this.#failure(error);
+    }
+  }
+
+  /** What was being written when the registry was last in use, and what had failed before. */
+  drafts(): DraftRow[] {
+    return this.#db
+      .prepare(
+        `SELECT id, template, status, created_at AS createdAt, tag, sandbox, problem FROM snapshots
+         WHERE status <> 'ready' AND sandbox IS NOT NULL ORDER BY created_at`,
+      )
+      .all() as DraftRow[];
+  }
+
+  /** Makes a snapshot without tag known. Not durably: it is found on disk too. */
+  completeDraft(id: string): void {
+    try {
+      this.#db.prepare(`UPDATE snapshots SET status = 'ready', tag = NULL WHERE id = ?`).run(id);
+    } catch (error) {
+      this.#onError(this.#failure(error));
+    }
+  }
+
+  /** Ids of sandboxes whose place another one has taken, and which. */
+  aliases(): Map<string, string> {
+    const rows = this.#db.prepare('SELECT id, sandbox FROM aliases').all() as {
+      id: string;
+      sandbox: string;
+    }[];
+    return new Map(rows.map((row) => [row.id, row.sandbox]));
+  }
+
+  /** From now on `id` means another sandbox; durably. */
+  setAlias(id: string, sandbox: string): void {
+    this.#durably(() => {
+      this.#db.prepare('UPDATE aliases SET sandbox = ? WHERE sandbox = ?').run(sandbox, id);
+      this.#db.prepare('INSERT OR REPLACE INTO aliases (id, sandbox) VALUES (?, ?)').run(id, sandbox);
+    });
+  }
+
+  /** Forgets all ids that mean a sandbox which is gone. */
+  dropAliases(sandbox: string): void {
+    try {
+      this.#db.prepare('DELETE FROM aliases WHERE sandbox = ?').run(sandbox);
+    } catch (error) {
+      this.#onError(this.#failure(error));
+    }
   }
 
   /** Forgets a snapshot and its tags, durably. */

@@ -29,4 +29,15 @@ export const migrations: readonly string[] = [
   ) STRICT;
   CREATE INDEX sandboxes_by_snapshot ON sandboxes (snapshot_id);
   `,
+  `
+  -- Of a snapshot that is branched off a running sandbox: what to finish, or to tell, when the daemon ended meanwhile.
+  ALTER TABLE snapshots ADD COLUMN tag TEXT;         -- tag that it gets when it is ready
+  ALTER TABLE snapshots ADD COLUMN sandbox TEXT;     -- its source
+  ALTER TABLE snapshots ADD COLUMN problem TEXT;     -- why it failed
+  -- Ids of sandboxes whose place another one has taken.
+  CREATE TABLE aliases (
+    id TEXT PRIMARY KEY,
+    sandbox TEXT NOT NULL
+  ) STRICT;
+  `,
 ];
