@@ -50,4 +50,11 @@ describe('a command that cannot be started', () => {
     expect(of('not_a_directory', '/etc/passwd').error).toContain('/etc/passwd');
     expect(of('too_large').code).toBe('argument_too_large');
   });
+
+  it('for want of its working directory names that', () => {
+    const text = "the working directory '/none' cannot be entered: No such file or directory";
+    const { body } = commandError(new AgentError('not_found', text), 'sb-1', 'true', '/none');
+    expect(body.code).toBe('guest_invalid');
+    expect(body.error).toContain('"/none"');
+  });
 });

@@ -137,13 +137,11 @@ export function commandError(
     const value = quoteValue(command);
     const more = { cause: error, ...(error.errno !== undefined && { details: { errno: error.errno } }) };
     const problem = cwd === undefined ? error.message : `${error.message} (cwd ${quoteValue(cwd)})`;
+    if (cwd !== undefined && error.message.startsWith('the working directory'))
+      return new ApiError('guest_invalid', { value: quoteValue(cwd), problem: error.message }, more);
     switch (error.code) {
       case 'not_found':
-        return new ApiError(
-          cwd !== undefined && error.message.includes('cwd') ? 'guest_invalid' : 'command_not_found',
-          { value, problem },
-          more,
-        );
+        return new ApiError('command_not_found', { value, problem }, more);
       case 'permission':
       case 'not_executable':
         return new ApiError('command_not_executable', { value, problem }, more);

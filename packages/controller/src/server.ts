@@ -2,7 +2,7 @@
 import { createServer, type Server as HttpServer } from 'node:http';
 import type { Socket } from 'node:net';
 import websocket from '@fastify/websocket';
-import { initialCredit, paths, quoteValue } from '@forkd/api';
+import { paths, quoteValue } from '@forkd/api';
 import { type FastifyError, fastify } from 'fastify';
 import type { TSchema } from 'typebox';
 import { createAuth } from './auth.js';
@@ -80,7 +80,8 @@ export async function buildServer(services: Services, options: ServerOptions): P
   acceptEmptyJson(app);
   guard(app, services, createAuth({ ...options, isLocal: (socket) => local.has(socket) }));
   await registerOpenapi(app, services.version);
-  await app.register(websocket, { options: { maxPayload: initialCredit * 4, perMessageDeflate: false } });
+  // The opening message carries a command, as a body does elsewhere; later frames are bounded by credit.
+  await app.register(websocket, { options: { maxPayload: bodyLimit, perMessageDeflate: false } });
   await app.register(async (scope) => {
     const server = scope as Server;
     daemonRoutes(server, services);

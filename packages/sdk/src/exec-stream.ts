@@ -103,6 +103,10 @@ export async function openProcess(
 
 type Started = Extract<ServerMessage, { type: 'started' }>;
 
+/** Close code of a websocket that was sent more than it takes, and how much a daemon takes, for the message. */
+const messageTooBig = 1009;
+const messageLimit = 16 * 1024 * 1024;
+
 /** The websocket and what hangs on it. */
 class Connection {
   readonly stdout: CreditReader;
@@ -184,7 +188,11 @@ class Connection {
     socket.on('error', (error) => this.close(this.#transport.wrap(error, undefined, 'exec', 10_000)));
     socket.on('close', (code) => {
       if (this.#ended) return;
-      this.close(clientError('connection_lost', { problem: `closed with ${code} before the command's end` }));
+      if (code === messageTooBig) this.close(clientError('payload_too_large', { limit: messageLimit }));
+      else
+        this.close(
+          clientError('connection_lost', { problem: `closed with ${code} before the command's end` }),
+        );
     });
   }
 
