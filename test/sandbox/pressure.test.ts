@@ -63,7 +63,7 @@ describe('the agent answers while its guest', () => {
     await using children = await fork();
     const { box } = children;
     const fill = 'for d in /tmp /dev/shm /run; do dd if=/dev/zero of=$d/full bs=64k 2>/dev/null; done; true';
-    await box.exec({ shell: fill }, { timeoutSecs: 30 });
+    await box.exec({ shell: fill }, { timeoutSecs: 8 });
     await answers(box);
     await box.files.remove('/tmp/full').catch(() => undefined);
     await box.files.remove('/dev/shm/full').catch(() => undefined);

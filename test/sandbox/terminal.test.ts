@@ -101,7 +101,7 @@ describe('a terminal', () => {
     terminal.type('fg; echo code $?\r');
     await terminal.shows(/\nsleep 6002\r\n/);
     terminal.type('\u0003');
-    await terminal.shows(/> $/);
+    await terminal.shows(/> /);
     terminal.type('\u0004');
     expect((await terminal.process.wait()).outcome.kind).toBe('exited');
   });
