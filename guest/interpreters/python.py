@@ -217,13 +217,13 @@ def loaded(name):
 def reseed_random():
     module = loaded("random")
     if module is not None:
-        module.seed(int.from_bytes(os.urandom(256), "little"))
+        module.seed(int.from_bytes(os.urandom(32), "little"))
 
 
 def reseed_numpy():
     module = loaded("numpy.random")
     if module is not None:
-        module.seed(list(memoryview(os.urandom(624 * 4)).cast("I")))
+        module.seed(list(memoryview(os.urandom(32)).cast("I")))
 
 
 def reseed_torch():
