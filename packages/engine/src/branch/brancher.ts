@@ -1,10 +1,9 @@
 import { constants } from 'node:fs';
-import { chmod, link, open, rm } from 'node:fs/promises';
+import { link, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { EngineError, messageOf } from '../errors.js';
-import { makeOverlay, type VmmUser } from '../machine/run-directory.js';
+import type { VmmUser } from '../machine/run-directory.js';
 import { coveredBytes } from '../memory/index.js';
-import { fileNode, vmmFiles } from '../qemu/argv.js';
 import type { QemuVmm } from '../qemu/vmm.js';
 import type { CapturedLayer, PreparedCapture, RamRange } from '../shim/index.js';
 import { MOST_LINKS } from '../snapshot/chain.js';
@@ -12,6 +11,7 @@ import type { Chain, Manifest, SnapshotStore } from '../snapshot/index.js';
 import { sealPart } from '../snapshot/seal.js';
 import { type SnapshotDraft, spaceError } from '../snapshot/store.js';
 import type { BranchedSnapshot, Branching, BranchOptions, LogFunction } from '../types.js';
+import { Overlays } from './overlays.js';
 import { pauseFor } from './pause.js';
 
 export interface BranchSource {
@@ -38,6 +38,8 @@ interface Held {
   prepared: PreparedCapture;
   pauseMs: number;
   state: Buffer;
+  /** Names of the overlays in the draft, lowest first. */
+  disks: string[];
 }
 
 /**
@@ -48,14 +50,17 @@ export class Brancher {
   readonly #source: BranchSource;
   /** The last link that can be compared with: the fork's snapshot, or the branch before. */
   #previous: Manifest;
+  /** How many of the frozen overlays that link holds. */
+  #covered = 0;
+  readonly #overlays: Overlays;
   /** Branches queue: the shim holds one capture at a time. */
   #last: Promise<unknown> = Promise.resolve();
-  #overlays = 0;
   readonly #stop = new AbortController();
 
   constructor(source: BranchSource) {
     this.#source = source;
     this.#previous = source.manifest;
+    this.#overlays = new Overlays(source.vmm, source.user);
   }
 
   /** Takes a branch after those before it have been written. Resolves when the source runs again. */
@@ -106,6 +111,7 @@ export class Brancher {
     } catch (error) {
       if (!(error instanceof EngineError) || this.#previous.id === manifest.id) throw error;
       this.#previous = manifest;
+      this.#covered = 0;
       return this.#short(await store.chain(manifest));
     }
   }
@@ -124,7 +130,7 @@ export class Brancher {
     const { shim } = vmm;
     const origin = (await store.chain(manifest)).files.length;
     const [disk, prepared] = await Promise.all([
-      this.#prepareDisk(),
+      this.#overlays.prepare(manifest.diskBytes),
       shim.capturePrepare({
         ram,
         mode: options.mode === 'diff' ? 'diff' : 'live',
@@ -135,13 +141,13 @@ export class Brancher {
     ]);
     try {
       const pauseMs = await pauseFor(vmm, async () => {
-        await vmm.qmp.run('blockdev-snapshot', { node: disk.below, overlay: disk.node });
+        await this.#overlays.switch(disk);
         await vmm.saveState(STATE_FILE);
         await shim.captureFreeze();
       });
-      await link(join(vmm.dir, disk.file), join(draft.dir, 'disk'));
+      const disks = await this.#linkDisks(draft);
       const state = await readState(join(vmm.dir, STATE_FILE));
-      return { draft, chain, prepared, pauseMs, state };
+      return { draft, chain, prepared, pauseMs, state, disks };
     } catch (error) {
       await shim.captureAbort();
       throw error;
@@ -150,38 +156,33 @@ export class Brancher {
     }
   }
 
-  /** Adds the overlay that the source writes to from the pause on. */
-  async #prepareDisk(): Promise<{ below: string; file: string; node: string }> {
-    const { vmm, manifest, user } = this.#source;
-    const below = await writableNode(vmm);
-    this.#overlays++;
-    const node = `overlay-${Date.now().toString(36)}-${this.#overlays}`;
-    await makeOverlay(vmm.dir, manifest.diskBytes, user, `${node}.qcow2`);
-    await vmm.qmp.run('blockdev-add', {
-      driver: 'qcow2',
-      'node-name': node,
-      cache: { 'no-flush': true },
-      file: fileNode(`${node}.qcow2`, false),
-      backing: null,
-    });
-    const file = below === 'overlay' ? vmmFiles.overlay : `${below}.qcow2`;
-    return { below, file, node };
+  /**
+   * Links the overlays that the previous link does not hold: usually one. Where that link is gone, or failed, those that it would have held
+   * come along, since memory is compared with the link below it.
+   */
+  async #linkDisks(draft: SnapshotDraft): Promise<string[]> {
+    const files = (await this.#overlays.frozen()).slice(this.#covered);
+    const names = files.map((_, index) => (index === files.length - 1 ? 'disk' : `disk-${index}`));
+    await Promise.all(
+      files.map((file, index) => link(join(this.#source.vmm.dir, file), join(draft.dir, names[index]!))),
+    );
+    return names;
   }
 
   /** After the pause: copies memory, syncs, hashes, and makes the snapshot exist. */
   async #write(snapshotId: string, held: Held): Promise<BranchedSnapshot> {
-    const { draft, chain, prepared, pauseMs, state } = held;
+    const { draft, chain, prepared, pauseMs, state, disks } = held;
     const { vmm, manifest, id, log } = this.#source;
     const { signal } = this.#stop;
     try {
       const layer: CapturedLayer = await vmm.shim.captureCopy(signal);
       await writeState(join(draft.dir, 'state'), state);
-      await chmod(join(draft.dir, 'disk'), 0o400);
-      const [memory, stateEntry, disk] = await Promise.all([
+      const [memory, stateEntry, ...sealed] = await Promise.all([
         sealPart(join(draft.dir, 'layer'), 'layer', signal),
         sealPart(join(draft.dir, 'state'), 'state', signal),
-        sealPart(join(draft.dir, 'disk'), 'disk', signal),
+        ...disks.map((name) => sealPart(join(draft.dir, name), name, signal)),
       ]);
+      const disk = sealed.pop()!;
       const parent = chain.links.at(-1)!;
       const written = await draft.commit({
         ...manifest,
@@ -196,10 +197,12 @@ export class Brancher {
           mode: prepared.mode,
           pauseMs,
           extents: layer.extents,
+          lowerDisks: sealed,
         },
         files: { memory, state: stateEntry, disk },
       });
       this.#previous = written;
+      this.#covered += disks.length;
       return {
         manifest: written,
         copyMs: layer.ms,
@@ -213,15 +216,6 @@ export class Brancher {
       throw spaceError(error, draft.dir);
     }
   }
-}
-
-/** The node that the guest writes to now. */
-async function writableNode(vmm: QemuVmm): Promise<string> {
-  type Entry = { inserted?: { ro: boolean; 'node-name': string } };
-  const entries = await vmm.qmp.run<Entry[]>('query-block');
-  const node = entries.find((entry) => entry.inserted && !entry.inserted.ro)?.inserted?.['node-name'];
-  if (node === undefined) throw new EngineError('vmm_failed', 'QEMU has no writable disk');
-  return node;
 }
 
 /** Reads what the VMM wrote: a regular file of sane size, whatever else it may have put there. */

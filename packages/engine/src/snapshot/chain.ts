@@ -51,10 +51,12 @@ export async function resolveChain(
     })),
     extents: plan.extents,
     copiedBytes: plan.copiedBytes,
-    disks: links.map((link) => ({
-      path: join(directoryOf(link.id), link.files.disk.name),
-      format: link.branch ? 'qcow2' : 'raw',
-    })),
+    disks: links.flatMap((link) =>
+      [...(link.branch?.lowerDisks ?? []), link.files.disk].map(({ name }) => ({
+        path: join(directoryOf(link.id), name),
+        format: link.branch ? ('qcow2' as const) : ('raw' as const),
+      })),
+    ),
   };
 }
 

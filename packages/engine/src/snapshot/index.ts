@@ -2,6 +2,6 @@
 
 export { type Chain, type DiskLink, resolveChain } from './chain.js';
 export { incompatibility } from './compatibility.js';
-export { BranchOrigin, MANIFEST_FORMAT, MachinePin, Manifest } from './manifest.js';
+export { BranchOrigin, filesOf, MANIFEST_FORMAT, MachinePin, Manifest } from './manifest.js';
 export { SnapshotStore } from './store.js';
 export { snapshotSizes, verifySnapshot } from './verify.js';

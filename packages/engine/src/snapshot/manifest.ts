@@ -51,6 +51,8 @@ export const BranchOrigin = Type.Object(
     /** From the last guest instruction before to the first after, ms. */
     pauseMs: Type.Number(),
     extents: Type.Array(Extent),
+    /** Overlays between the parent's disk and this one's, lowest first: those of branches that are gone, or have failed. */
+    lowerDisks: Type.Array(FileEntry),
   },
   closed,
 );
@@ -110,3 +112,9 @@ export const Manifest = Type.Object(
   closed,
 );
 export type Manifest = Static<typeof Manifest>;
+
+/** Every file of a snapshot beside its manifest. */
+export function filesOf(manifest: Manifest): Manifest['files']['memory'][] {
+  const { memory, state, disk } = manifest.files;
+  return [memory, state, disk, ...(manifest.branch?.lowerDisks ?? [])];
+}

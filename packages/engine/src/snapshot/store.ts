@@ -4,7 +4,7 @@ import Schema from 'typebox/schema';
 import { EngineError, messageOf } from '../errors.js';
 import { isId } from '../ids.js';
 import { type Chain, resolveChain } from './chain.js';
-import { Manifest } from './manifest.js';
+import { filesOf, Manifest } from './manifest.js';
 import { copySparse } from './sparse-copy.js';
 
 const check = Schema.Compile(Manifest);
@@ -137,9 +137,8 @@ export class SnapshotStore {
   async inspect(manifest: Manifest): Promise<void> {
     const uid = process.getuid!();
     await Promise.all(
-      parts.map(async (name) => {
-        const { bytes, name: file } = manifest.files[name];
-        const facts = await stat(join(this.directory(manifest.id), file)).catch(() => null);
+      filesOf(manifest).map(async ({ bytes, name }) => {
+        const facts = await stat(join(this.directory(manifest.id), name)).catch(() => null);
         if (!facts?.isFile()) throw corrupt(manifest.id, `its file ${name} is missing`);
         if (facts.size !== bytes)
           throw corrupt(manifest.id, `its file ${name} has ${facts.size} bytes, ${bytes} were written`);

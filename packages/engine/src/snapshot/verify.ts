@@ -2,7 +2,7 @@ import { open, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { messageOf } from '../errors.js';
 import type { SnapshotSizes } from '../types.js';
-import type { Manifest } from './manifest.js';
+import { filesOf, type Manifest } from './manifest.js';
 import { CHUNK_BYTES, hashChunk, readFully } from './sparse-copy.js';
 
 /**
@@ -17,7 +17,7 @@ export async function verifySnapshot(
 ): Promise<{ problems: string[]; bytesRead: number }> {
   const problems: string[] = [];
   let bytesRead = 0;
-  for (const entry of Object.values(manifest.files)) {
+  for (const entry of filesOf(manifest)) {
     const found = await verifyFile(join(directory, entry.name), entry, signal);
     bytesRead += found.bytesRead;
     problems.push(...found.problems.map((problem) => `${entry.name}: ${problem}`));
@@ -61,12 +61,15 @@ async function verifyFile(
 export async function snapshotSizes(directory: string, manifest: Manifest): Promise<SnapshotSizes> {
   const allocated = async (name: string): Promise<number> => (await stat(join(directory, name))).blocks * 512;
   const { memory, disk } = manifest.files;
-  const [memoryPhysical, diskPhysical] = await Promise.all([allocated(memory.name), allocated(disk.name)]);
+  const disks = [disk, ...(manifest.branch?.lowerDisks ?? [])];
+  const [memoryPhysical, ...allocatedDisks] = await Promise.all(
+    [memory, ...disks].map((entry) => allocated(entry.name)),
+  );
   return {
     memoryLogical: manifest.memoryBytes,
-    memoryPhysical,
+    memoryPhysical: memoryPhysical!,
     state: manifest.files.state.bytes,
-    diskPhysical,
+    diskPhysical: allocatedDisks.reduce((sum, bytes) => sum + bytes, 0),
     image: manifest.image.bytes,
   };
 }

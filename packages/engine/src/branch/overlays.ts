@@ -1,0 +1,103 @@
+import { readFile, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import Type from 'typebox';
+import Schema from 'typebox/schema';
+import { EngineError } from '../errors.js';
+import { makeOverlay, type VmmUser } from '../machine/run-directory.js';
+import { fileNode, vmmFiles } from '../qemu/argv.js';
+import type { QemuVmm } from '../qemu/vmm.js';
+
+/** File in the run directory that names every overlay of a sandbox, lowest first. */
+const RECORD = 'overlays.json';
+
+/** Node of the overlay that a child starts with. */
+const FIRST = 'overlay';
+
+const check = Schema.Compile(Type.Array(Type.String({ pattern: '^overlay(-[0-9]+)?$' }), { minItems: 1 }));
+
+/**
+ * The overlays of one sandbox: each branch covers the one that was written to until then with a new one. Recorded in the run directory
+ * before the switch, so that a later daemon knows their order.
+ */
+export class Overlays {
+  readonly #vmm: QemuVmm;
+  readonly #user: VmmUser | undefined;
+  #nodes: string[] | undefined;
+
+  constructor(vmm: QemuVmm, user: VmmUser | undefined) {
+    this.#vmm = vmm;
+    this.#user = user;
+  }
+
+  /** Names of the files that nothing writes to any more, lowest first. */
+  async frozen(): Promise<string[]> {
+    return (await this.#known()).slice(0, -1).map(fileOf);
+  }
+
+  /** Makes and adds the overlay that the guest will write to after the switch. */
+  async prepare(bytes: number): Promise<{ below: string; node: string }> {
+    const nodes = await this.#known();
+    const below = nodes.at(-1)!;
+    const node = `${FIRST}-${Number(below.slice(FIRST.length + 1)) + 1}`;
+    await this.#record([...nodes, node]);
+    await makeOverlay(this.#vmm.dir, bytes, this.#user, fileOf(node));
+    await this.#vmm.qmp.run('blockdev-add', {
+      driver: 'qcow2',
+      'node-name': node,
+      cache: { 'no-flush': true },
+      file: fileNode(fileOf(node), false),
+      backing: null,
+    });
+    return { below, node };
+  }
+
+  /** In the pause: the guest writes to the new one from here on. */
+  async switch(prepared: { below: string; node: string }): Promise<void> {
+    await this.#vmm.qmp.run('blockdev-snapshot', { node: prepared.below, overlay: prepared.node });
+    this.#nodes = [...(await this.#known()), prepared.node];
+  }
+
+  /** The overlays in use, the written one last. What was recorded and never switched to is forgotten. */
+  async #known(): Promise<string[]> {
+    if (this.#nodes) return this.#nodes;
+    const [recorded, writable] = await Promise.all([this.#read(), writableNode(this.#vmm)]);
+    const at = recorded.indexOf(writable);
+    if (at < 0)
+      throw new EngineError(
+        'engine_error',
+        `${RECORD} does not name the overlay ${writable} that QEMU writes to`,
+      );
+    this.#nodes = recorded.slice(0, at + 1);
+    return this.#nodes;
+  }
+
+  async #read(): Promise<string[]> {
+    const path = join(this.#vmm.dir, RECORD);
+    const text = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== 'ENOENT') throw error;
+      return JSON.stringify([FIRST]); // Nothing was branched yet.
+    });
+    const value: unknown = JSON.parse(text);
+    if (!check.Check(value)) throw new EngineError('engine_error', `${path} is damaged`);
+    return value;
+  }
+
+  async #record(nodes: readonly string[]): Promise<void> {
+    const path = join(this.#vmm.dir, RECORD);
+    await writeFile(`${path}.new`, JSON.stringify(nodes), { mode: 0o600 });
+    await rename(`${path}.new`, path);
+  }
+}
+
+function fileOf(node: string): string {
+  return node === FIRST ? vmmFiles.overlay : `${node}.qcow2`;
+}
+
+/** The node that the guest writes to now. */
+async function writableNode(vmm: QemuVmm): Promise<string> {
+  type Entry = { inserted?: { ro: boolean; 'node-name': string } };
+  const entries = await vmm.qmp.run<Entry[]>('query-block');
+  const node = entries.find((entry) => entry.inserted && !entry.inserted.ro)?.inserted?.['node-name'];
+  if (node === undefined) throw new EngineError('vmm_failed', 'QEMU has no writable disk');
+  return node;
+}
