@@ -178,7 +178,8 @@ async function buildMachine(
         workDir,
         memoryBytes: spec.memoryBytes,
         vcpus: spec.vcpus,
-        kernel: parts.kernel.vmlinuz,
+        // The ELF starts without unpacking itself first, which saves time under emulation and 16 MiB of room.
+        kernel: parts.kernel.vmlinux ?? parts.kernel.vmlinuz,
         initrd: parts.initramfs.path,
         image: parts.image.path,
         disk,

@@ -8,7 +8,7 @@ import { EngineError } from '../errors.js';
 import type { TemplateSpec } from './schema.js';
 
 /** Changes whenever a build of the same template would come out otherwise. */
-const BUILD_FORMAT = 1;
+const BUILD_FORMAT = 2;
 
 export interface DigestInputs {
   spec: TemplateSpec;
