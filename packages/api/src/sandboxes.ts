@@ -35,6 +35,9 @@ export type ExitInfo = Static<typeof ExitInfo>;
 export const SandboxInfo = Type.Object(
   {
     id: Type.String(),
+    aliases: Type.Optional(
+      Type.Array(Type.String(), { description: 'Ids of sandboxes whose place it has taken: they mean it.' }),
+    ),
     snapshot_tag: Type.String({ description: 'The tag or id that was asked for when it was forked.' }),
     snapshot_id: Type.String(),
     state: Type.Enum(sandboxStates),

@@ -19,6 +19,7 @@ import {
   type StandbyOptions,
 } from '@forkd/engine';
 import { loadToken } from './auth.js';
+import { Branches } from './branches.js';
 import { Builds } from './builds.js';
 import { ApiError } from './errors.js';
 import { IdleTimer } from './idle.js';
@@ -139,7 +140,7 @@ async function start(options: ServeOptions & { log: Log }, frame: Frame): Promis
     builds: () => builds.running,
     standby: () => engine.standbyReport(),
   });
-  const sandboxes = new Sandboxes({
+  const sandboxes: Sandboxes = new Sandboxes({
     engine,
     registry,
     log,
@@ -148,8 +149,16 @@ async function start(options: ServeOptions & { log: Log }, frame: Frame): Promis
       void snapshots.collect(snapshotId);
     },
     onFork: metrics.forked,
+    beforeRemove: (id, machine) => branches.settle(id, machine),
+    hasBranched: (id): boolean => snapshots.hasBranchOf(id),
   });
-  const snapshots = new Snapshots({ engine, registry, log, dependents: (id) => sandboxes.dependents(id) });
+  const snapshots: Snapshots = new Snapshots({
+    engine,
+    registry,
+    log,
+    dependents: (id) => sandboxes.dependents(id),
+  });
+  const branches = new Branches({ sandboxes, snapshots, log });
   const builds = new Builds({ engine, snapshots, log, onChange: () => idle.touch() });
   const directories = [join(home, 'templates'), ...(options.templatesDir ? [options.templatesDir] : [])];
   const templates = new Templates({
@@ -160,7 +169,7 @@ async function start(options: ServeOptions & { log: Log }, frame: Frame): Promis
   });
   const idle = new IdleTimer({
     secs: idleSecs,
-    busy: () => sandboxes.live > 0 || builds.running > 0,
+    busy: () => sandboxes.live > 0 || builds.running > 0 || branches.running > 0,
     onIdle: () => {
       log.info({ secs: idleSecs }, 'nothing to do: the daemon ends');
       void close();
@@ -195,6 +204,7 @@ async function start(options: ServeOptions & { log: Log }, frame: Frame): Promis
     engine,
     sandboxes,
     snapshots,
+    branches,
     templates,
     builds,
     metrics,
@@ -232,6 +242,7 @@ async function start(options: ServeOptions & { log: Log }, frame: Frame): Promis
       idle.close();
       log.info('the daemon ends');
       await builds.close();
+      await branches.close(finishMs);
       await until(() => idle.active === 0, finishMs);
       await frame.end(log);
       settle();

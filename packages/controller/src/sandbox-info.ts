@@ -3,8 +3,8 @@ import type { ExitInfo, SandboxInfo } from '@forkd/api';
 import type { Machine } from '@forkd/engine';
 import type { MachineFacts, SandboxRow } from './registry/registry.js';
 
-/** A sandbox as the API shows it. */
-export function infoOf(row: SandboxRow, machine: Machine | null): SandboxInfo {
+/** A sandbox as the API shows it, but what others say of it. */
+export function infoOf(row: SandboxRow, machine: Machine | null): Omit<SandboxInfo, 'has_branched'> {
   const timings = machine?.timings;
   return {
     id: row.id,
@@ -35,7 +35,6 @@ export function infoOf(row: SandboxRow, machine: Machine | null): SandboxInfo {
     netns: null,
     guest_addr: '',
     memory_limit_mib: null,
-    has_branched: false,
   };
 }
 

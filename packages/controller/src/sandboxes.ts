@@ -39,6 +39,10 @@ export interface SandboxesOptions {
   engine: Engine;
   registry: Registry;
   log: Log;
+  /** Whether a snapshot was branched off a sandbox. */
+  hasBranched?: (id: string) => boolean;
+  /** Called before a sandbox is removed, and waited for: what is written of it comes to its end. */
+  beforeRemove?: (id: string, machine: Machine | null) => Promise<void>;
   /** Called whenever the number of live sandboxes may have changed. */
   onChange?: (snapshotId: string) => void;
   /** Called for each child, with seconds when it was started. */
@@ -51,9 +55,12 @@ const adoptAtOnce = 16;
 export class Sandboxes {
   readonly #options: SandboxesOptions;
   readonly #entries = new Map<string, Entry>();
+  /** Ids whose place another sandbox has taken. */
+  readonly #aliases: Map<string, string>;
 
   constructor(options: SandboxesOptions) {
     this.#options = options;
+    this.#aliases = options.registry.aliases();
   }
 
   /** Finishes what an earlier daemon began, and takes over what lives. */
@@ -141,9 +148,7 @@ export class Sandboxes {
     // A daemon that dies after the answer must find them as running, not as half made.
     registry.flush();
     failures.sort((a, b) => a.index - b.index);
-    const sandboxes = entries
-      .filter((entry) => entry.machine !== null)
-      .map((entry) => infoOf(entry.row, entry.machine));
+    const sandboxes = entries.filter((entry) => entry.machine !== null).map((entry) => this.#info(entry));
     const first = failures[0];
     if (sandboxes.length === 0 && first !== undefined) {
       throw new ApiError('fork_failed', { n, problem: first.error.error }, { details: { failures } });
@@ -153,7 +158,7 @@ export class Sandboxes {
 
   /** All sandboxes, oldest first. */
   list(): SandboxInfo[] {
-    return [...this.#entries.values()].map((entry) => infoOf(entry.row, entry.machine));
+    return [...this.#entries.values()].map((entry) => this.#info(entry));
   }
 
   /** The same, with the memory of each that runs. */
@@ -164,11 +169,11 @@ export class Sandboxes {
   /** One sandbox, with its memory when it runs. */
   async info(id: string): Promise<SandboxInfo> {
     const entry = this.#entry(id);
-    const info = infoOf(entry.row, entry.machine);
+    const info = this.#info(entry);
     if (entry.row.state !== 'running' || entry.machine === null) return info;
     // It may end while it is measured: then it is shown without.
     const bytes = await entry.machine.memoryBytes().catch(() => undefined);
-    return bytes === undefined ? infoOf(entry.row, entry.machine) : { ...info, memory_bytes: bytes };
+    return bytes === undefined ? this.#info(entry) : { ...info, memory_bytes: bytes };
   }
 
   /** The machine of a sandbox that runs. @throws ApiError that says why it has none. */
@@ -214,6 +219,22 @@ export class Sandboxes {
       entry.removal = null;
     });
     return entry.removal;
+  }
+
+  /**
+   * Lets a sandbox take the place of another one, which is removed: its id and what is called by it, its metadata too. A daemon that
+   * dies meanwhile leaves both, or the one in its new place.
+   */
+  async replace(id: string, by: string): Promise<SandboxInfo> {
+    const old = this.#entry(id).row;
+    const { row } = this.#entry(by);
+    this.#options.registry.setAlias(old.id, row.id);
+    for (const name of this.#aliasesOf(old.id)) this.#aliases.set(name, row.id);
+    this.#aliases.set(old.id, row.id);
+    row.metadata = { ...row.metadata, ...old.metadata };
+    this.#options.registry.record(row);
+    await this.remove(old.id);
+    return this.info(row.id);
   }
 
   /** Ids of the sandboxes that keep a snapshot from being removed: all but those that have ended. */
@@ -320,6 +341,7 @@ export class Sandboxes {
     registry.record(row);
     // A full disk is no reason to refuse what makes room on it: then the journal is behind, and is tried again.
     registry.flush();
+    await this.#options.beforeRemove?.(row.id, machine);
     await entry.interpreters?.close().catch(() => undefined);
     entry.interpreters = null;
     try {
@@ -334,8 +356,12 @@ export class Sandboxes {
   }
 
   #drop(entry: Entry): void {
-    this.#entries.delete(entry.row.id);
-    this.#options.registry.forget(entry.row.id);
+    const { id } = entry.row;
+    this.#entries.delete(id);
+    this.#options.registry.forget(id);
+    const names = this.#aliasesOf(id);
+    for (const name of names) this.#aliases.delete(name);
+    if (names.length > 0) this.#options.registry.dropAliases(id);
     this.#options.onChange?.(entry.row.snapshotId);
   }
 
@@ -381,8 +407,21 @@ export class Sandboxes {
     }
   }
 
+  #info({ row, machine }: Entry): SandboxInfo {
+    const aliases = this.#aliasesOf(row.id);
+    return {
+      ...infoOf(row, machine),
+      ...(aliases.length > 0 && { aliases }),
+      has_branched: this.#options.hasBranched?.(row.id) ?? false,
+    };
+  }
+
+  #aliasesOf(id: string): string[] {
+    return [...this.#aliases].filter(([, target]) => target === id).map(([name]) => name);
+  }
+
   #entry(id: string): Entry {
-    const entry = this.#entries.get(id);
+    const entry = this.#entries.get(id) ?? this.#entries.get(this.#aliases.get(id) ?? '');
     if (entry === undefined) throw new ApiError('sandbox_not_found', { value: shown(id) });
     return entry;
   }

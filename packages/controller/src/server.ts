@@ -9,6 +9,7 @@ import { createAuth } from './auth.js';
 import { ApiError, toApiError } from './errors.js';
 import type { Server } from './http.js';
 import { registerOpenapi } from './openapi.js';
+import { branchRoutes } from './routes/branches.js';
 import { daemonRoutes } from './routes/daemon.js';
 import { execRoutes } from './routes/exec.js';
 import { fileRoutes } from './routes/files.js';
@@ -20,6 +21,9 @@ import { checkOf } from './validate.js';
 
 /** Largest JSON body, in bytes: a collected exec may carry stdin. Content of files is not JSON and has no limit here. */
 const bodyLimit = 16 * 1024 * 1024;
+
+/** Seconds after which something that was busy may be tried again. */
+const retrySecs = 1;
 
 export interface BuiltServer {
   /** Listens on the unix socket: whoever connects is trusted. */
@@ -88,6 +92,7 @@ export async function buildServer(services: Services, options: ServerOptions): P
     templateRoutes(server, services);
     snapshotRoutes(server, services);
     sandboxRoutes(server, services);
+    branchRoutes(server, services);
     execRoutes(server, services);
     fileRoutes(server, services);
     server.get(paths.openapi(), { schema: { hide: true } }, async () => app.swagger());
@@ -138,6 +143,7 @@ function guard(app: Server, services: Services, authorize: ReturnType<typeof cre
       const route = request.routeOptions.url ?? request.url;
       services.log.error({ err: error, method: request.method, route, code: body.code }, 'a request failed');
     }
+    if (status === 503) reply.header('retry-after', retrySecs);
     reply
       .code(status)
       .type('application/json')

@@ -1,6 +1,7 @@
 /** What routes work with. */
 import type { DaemonInfo } from '@forkd/api';
 import type { Engine } from '@forkd/engine';
+import type { Branches } from './branches.js';
 import type { Builds } from './builds.js';
 import type { Log } from './log.js';
 import type { Metrics } from './metrics.js';
@@ -12,6 +13,7 @@ export interface Services {
   engine: Engine;
   sandboxes: Sandboxes;
   snapshots: Snapshots;
+  branches: Branches;
   templates: Templates;
   builds: Builds;
   metrics: Metrics;

@@ -1,9 +1,25 @@
 /** Snapshots of this daemon: the tags that point to them, and what keeps them. What exists is what is on disk. */
-import { isSnapshotId, quoteValue, type SnapshotDetail, type SnapshotInfo } from '@forkd/api';
-import { type Engine, EngineError, type Manifest, messageOf } from '@forkd/engine';
+import {
+  isSnapshotId,
+  isTag,
+  quoteValue,
+  type RemovalReport,
+  type SnapshotDetail,
+  type SnapshotInfo,
+} from '@forkd/api';
+import { type Engine, EngineError, type Manifest } from '@forkd/engine';
+import { Drafts } from './drafts.js';
 import { ApiError } from './errors.js';
+import { ancestorsOf, descendantsOf, unneeded } from './lineage.js';
 import type { Log } from './log.js';
 import type { Registry } from './registry/registry.js';
+import {
+  type BranchFacts,
+  damagedInfo,
+  draftInfo,
+  readyInfo,
+  type SnapshotContext,
+} from './snapshot-info.js';
 
 export interface SnapshotsOptions {
   engine: Engine;
@@ -14,30 +30,44 @@ export interface SnapshotsOptions {
 }
 
 export class Snapshots {
+  /** What is being branched off. */
+  readonly drafts: Drafts;
   readonly #options: SnapshotsOptions;
   readonly #tags: Map<string, string>;
   /** Manifests never change. */
   readonly #manifests = new Map<string, Manifest>();
-  /** Snapshots that are being removed: no fork may begin. */
-  readonly #removing = new Set<string>();
+  readonly #branchFacts = new Map<string, BranchFacts>();
+  /** Snapshots that are being removed: no fork and no branch may begin on them. */
+  readonly #removing = new Map<string, Promise<void>>();
 
   constructor(options: SnapshotsOptions) {
     this.#options = options;
     this.#tags = options.registry.tags();
+    this.drafts = new Drafts(options.registry);
   }
 
   /**
-   * Gives a tag back to snapshots whose template has none: after a daemon that died between build and tag, or a registry that was
-   * lost. The newest of each template gets it.
+   * Finishes branches that a daemon left when it ended, and gives a tag back to snapshots whose template has none: after a daemon that
+   * died between build and tag, or a registry that was lost. The newest of each template gets it.
    */
   async recover(): Promise<void> {
-    const { registry, log } = this.#options;
+    const { registry, log, engine } = this.#options;
+    for (const row of registry.drafts()) {
+      if (row.status === 'failed') {
+        registry.dropSnapshot(row.id);
+        continue;
+      }
+      const manifest = await this.manifest(row.id).catch(() => null);
+      if (manifest !== null) this.#name(manifest, row.tag);
+      else this.drafts.adopt({ ...row, status: 'failed', problem: 'the daemon ended while it was written' });
+    }
     const tagged = new Set(this.#tags.values());
     const candidates: Manifest[] = [];
-    for (const id of await this.#options.engine.listSnapshots()) {
+    for (const id of await engine.listSnapshots()) {
       const manifest = await this.manifest(id).catch(() => null);
-      if (manifest !== null && !tagged.has(id) && !this.#tags.has(manifest.template.name))
-        candidates.push(manifest);
+      // A branch is no template's: it had a tag of its own, or none.
+      const orphan = manifest !== null && !manifest.branch && !tagged.has(id);
+      if (orphan && !this.#tags.has(manifest.template.name)) candidates.push(manifest);
     }
     candidates.sort((a, b) => a.createdAt - b.createdAt);
     for (const manifest of candidates) {
@@ -48,8 +78,14 @@ export class Snapshots {
     }
   }
 
-  /** The id that a tag or id stands for. Whether it exists on disk is found out by who uses it. */
+  /** The id of a snapshot that a tag or id stands for. Whether it exists on disk is found out by who uses it. */
   resolve(ref: string): string {
+    const draft = this.#tags.has(ref) ? undefined : this.drafts.find(ref);
+    if (draft !== undefined) {
+      const { status, problem } = draft.row;
+      const state = status === 'writing' ? 'being written' : `not there: it could not be written: ${problem}`;
+      throw new ApiError('snapshot_not_ready', { value: ref, state }, { details: { status } });
+    }
     const id = this.#tags.get(ref) ?? (isSnapshotId(ref) ? ref : undefined);
     if (id === undefined) throw notFound(ref);
     if (this.#removing.has(id))
@@ -62,6 +98,17 @@ export class Snapshots {
     return this.#tags.get(tag);
   }
 
+  /** @throws ApiError tag_exists when a tag exists or a branch is being written to it; invalid_argument when it looks like an id */
+  assertFree(tag: string): void {
+    if (!isTag(tag))
+      throw new ApiError('invalid_argument', {
+        field: 'tag',
+        problem: `${quoteValue(tag)} looks like an id`,
+      });
+    const writing = this.drafts.writing().some(({ row }) => row.tag === tag);
+    if (writing || this.#tags.has(tag)) throw new ApiError('tag_exists', { value: tag });
+  }
+
   async manifest(id: string): Promise<Manifest> {
     const kept = this.#manifests.get(id);
     if (kept !== undefined) return kept;
@@ -70,27 +117,50 @@ export class Snapshots {
     return manifest;
   }
 
-  /** All snapshots on disk, newest first. Damaged ones are shown with what is wrong. */
-  async list(): Promise<SnapshotInfo[]> {
+  /** All manifests that can be read, of what is on disk now. */
+  async manifests(): Promise<Manifest[]> {
     const ids = await this.#options.engine.listSnapshots();
-    for (const id of this.#manifests.keys()) if (!ids.includes(id)) this.#manifests.delete(id);
-    const infos = await Promise.all(
-      ids.map((id) => this.#info(id).catch((error: unknown) => this.#damaged(id, error))),
+    const there = new Set(ids);
+    for (const id of this.#manifests.keys()) if (!there.has(id)) this.#manifests.delete(id);
+    await Promise.all(ids.map((id) => this.manifest(id).catch(() => null)));
+    return [...this.#manifests.values()];
+  }
+
+  /** All snapshots on disk and in the making, newest first. Damaged ones are shown with what is wrong. */
+  async list(): Promise<SnapshotInfo[]> {
+    const ids = (await this.#options.engine.listSnapshots()).filter((id) => !this.drafts.get(id));
+    const ready = await Promise.all(
+      ids.map((id) =>
+        this.#info(id).catch((error: unknown) =>
+          // It went away between the listing and the look at it.
+          isGone(error) ? null : damagedInfo(id, this.#context(id), error),
+        ),
+      ),
     );
-    return infos.filter((info) => info !== null).sort((a, b) => b.created_at_unix - a.created_at_unix);
+    const drafts = this.drafts.all().map((draft) => draftInfo(draft, this.#context(draft.row.id)));
+    return [...drafts, ...ready.filter((info) => info !== null)].sort(
+      (a, b) => b.created_at_unix - a.created_at_unix,
+    );
   }
 
   async info(ref: string): Promise<SnapshotInfo> {
+    const draft = this.#tags.has(ref) ? undefined : this.drafts.find(ref);
+    if (draft !== undefined) return draftInfo(draft, this.#context(draft.row.id));
     const id = this.resolve(ref);
     return this.#named(ref, () => this.#info(id));
   }
 
   async detail(ref: string): Promise<SnapshotDetail> {
-    const { engine, dependents } = this.#options;
     const id = this.resolve(ref);
     return this.#named(ref, async () => {
-      const info = await this.#info(id);
-      const sizes = await engine.snapshotSizes(id);
+      const [info, manifest, sizes] = await Promise.all([
+        this.#info(id),
+        this.manifest(id),
+        this.#options.engine.snapshotSizes(id),
+      ]);
+      const descendants = descendantsOf(id, await this.manifests());
+      const ancestors = [...ancestorsOf(manifest)];
+      const parent = ancestors.at(-1);
       return {
         ...info,
         memory_logical_bytes: sizes.memoryLogical,
@@ -98,10 +168,11 @@ export class Snapshots {
         vmstate_bytes: sizes.state,
         disk_physical_bytes: sizes.diskPhysical,
         image_bytes: sizes.image,
-        chain_depth: 0,
-        ancestors: [],
-        dependents: dependents(id),
-        manifest: await this.manifest(id),
+        ...(parent !== undefined && { parent_tag: this.tagsOf(parent)[0] ?? parent }),
+        chain_depth: ancestors.length,
+        ancestors,
+        dependents: [...this.#users(id), ...descendants],
+        manifest,
       };
     });
   }
@@ -118,39 +189,98 @@ export class Snapshots {
   /** Points a tag at a new snapshot, at once; what the tag pointed to before goes when nothing needs it. */
   async moveTag(tag: string, manifest: Manifest): Promise<void> {
     const before = this.#tags.get(tag);
-    this.#manifests.set(manifest.id, manifest);
-    this.#options.registry.moveTag(tag, {
-      id: manifest.id,
-      template: manifest.template.name,
-      createdAt: manifest.createdAt,
-    });
-    this.#tags.set(tag, manifest.id);
+    this.#point(tag, manifest);
     if (before !== undefined && before !== manifest.id) await this.collect(before);
   }
 
-  /** Removes a snapshot with all its tags. */
-  async remove(ref: string): Promise<void> {
+  /** Gives a snapshot one more tag. @throws ApiError tag_exists when another has it, and it is not to be moved */
+  async tag(ref: string, tag: string, move: boolean): Promise<SnapshotInfo> {
     const id = this.resolve(ref);
-    const dependents = this.#options.dependents(id);
-    if (dependents.length > 0) {
-      throw new ApiError(
-        'snapshot_in_use',
-        { value: ref, dependents: someOf(dependents) },
-        { details: { dependents } },
-      );
-    }
-    await this.#named(ref, () => this.#remove(id));
+    const manifest = await this.#named(ref, () => this.manifest(id));
+    const taken = this.#tags.get(tag);
+    if (taken !== id && !(move && taken !== undefined)) this.assertFree(tag);
+    if (taken !== id) await this.moveTag(tag, manifest);
+    return this.#info(id);
   }
 
-  /** Removes a snapshot that no tag points to and no sandbox continues from. Such are what rebuilt templates leave. */
+  /** What a branch has written exists: from now on it is a snapshot. Its tag may have been taken meanwhile, by a build. */
+  completed(manifest: Manifest, tag: string | null, facts: BranchFacts): void {
+    this.#branchFacts.set(manifest.id, facts);
+    this.#name(manifest, tag);
+  }
+
+  /**
+   * Removes a snapshot with all its tags; with `cascade` also those that stand on it.
+   *
+   * @throws ApiError snapshot_in_use while something needs one of them
+   */
+  async remove(ref: string, cascade = false): Promise<RemovalReport> {
+    const draft = this.#tags.has(ref) ? undefined : this.drafts.find(ref);
+    if (draft?.row.status === 'failed') {
+      this.drafts.forget(draft.row.id);
+      return { removed: [draft.row.id], freed_bytes: 0, dry_run: false };
+    }
+    const id = this.resolve(ref);
+    const onDisk = (await this.#options.engine.listSnapshots()).includes(id);
+    // One whose files were taken away still has its names removed.
+    if (!onDisk && this.tagsOf(id).length === 0) throw notFound(ref);
+    const descendants = descendantsOf(id, await this.manifests());
+    const doomed = cascade ? [...descendants, id] : [id];
+    const freed = await this.#bytesOf(doomed);
+    // From here to the marks of removal nothing is awaited: what was looked at is so.
+    const standing = descendantsOf(id, this.#manifests.values()).filter((other) => !doomed.includes(other));
+    const users = [...doomed.flatMap((one) => this.#users(one)), ...standing];
+    if (users.length > 0) {
+      const values = { value: ref, dependents: someOf(users) };
+      throw new ApiError('snapshot_in_use', values, { details: { dependents: users } });
+    }
+    const manifest = await this.#removeAll(doomed);
+    const below = manifest ? ancestorsOf(manifest) : [];
+    for (const ancestor of [...below].reverse()) await this.collect(ancestor);
+    return { removed: doomed, freed_bytes: freed, dry_run: false };
+  }
+
+  /** Removes an untagged snapshot of a template that nothing needs. Such are what rebuilt templates leave; branches wait for `gc`. */
   async collect(id: string): Promise<void> {
-    if (this.tagsOf(id).length > 0 || this.#removing.has(id)) return;
-    if (this.#options.dependents(id).length > 0) return;
+    const manifest = await this.manifests().then((all) => all.find((one) => one.id === id));
+    if (manifest === undefined || manifest.branch || !this.#isUnneeded(manifest)) return;
     this.#options.log.info({ snapshot: id }, 'a snapshot that nothing needs any more is removed');
-    await this.#remove(id).catch((error: unknown) => {
-      const gone = error instanceof EngineError && error.code === 'snapshot_not_found';
-      if (!gone) this.#options.log.error({ snapshot: id, err: error }, 'removing a snapshot failed');
+    await this.#removeAll([id]).catch((error: unknown) => {
+      if (!isGone(error)) this.#options.log.error({ snapshot: id, err: error }, 'removing a snapshot failed');
     });
+  }
+
+  /** Removes all that has no tag and that nothing needs, and forgets branches that have failed. */
+  async gc(dryRun: boolean): Promise<RemovalReport> {
+    const found = unneeded(await this.manifests(), (manifest) => !this.#isFree(manifest));
+    const freed = await this.#bytesOf(found.map(({ id }) => id));
+    const removed: string[] = [];
+    for (const manifest of found) {
+      // It may have got a use since.
+      if (!dryRun && !this.#isUnneeded(manifest)) continue;
+      if (!dryRun) await this.#removeAll([manifest.id]);
+      removed.push(manifest.id);
+    }
+    if (!dryRun)
+      for (const { row } of this.drafts.all()) if (row.status === 'failed') this.drafts.forget(row.id);
+    return { removed, freed_bytes: freed, dry_run: dryRun };
+  }
+
+  /** Waits for removals that are under way of what a branch of this sandbox could stand on. */
+  async removalsSettled(sandbox: string, snapshotId: string): Promise<void> {
+    for (;;) {
+      const under = [...this.#removing].filter(
+        ([id]) => id === snapshotId || this.#manifests.get(id)?.branch?.sandbox === sandbox,
+      );
+      if (under.length === 0) return;
+      await Promise.allSettled(under.map(([, removal]) => removal));
+    }
+  }
+
+  /** Whether a snapshot that exists was branched off a sandbox. */
+  hasBranchOf(sandbox: string): boolean {
+    for (const { branch } of this.#manifests.values()) if (branch?.sandbox === sandbox) return true;
+    return false;
   }
 
   /** Tags that point to a snapshot, in order. */
@@ -160,65 +290,75 @@ export class Snapshots {
     return tags.sort();
   }
 
+  #point(tag: string, { id, template, createdAt }: Manifest): void {
+    this.#options.registry.moveTag(tag, { id, template: template.name, createdAt });
+    this.#tags.set(tag, id);
+  }
+
+  #name(manifest: Manifest, tag: string | null): void {
+    this.#manifests.set(manifest.id, manifest);
+    if (tag !== null && !this.#tags.has(tag)) this.#point(tag, manifest);
+    else this.#options.registry.completeDraft(manifest.id);
+  }
+
+  /** Live sandboxes that continue from a snapshot, and branches in the making that may stand on it. */
+  #users(id: string): string[] {
+    const sandbox = this.#manifests.get(id)?.branch?.sandbox;
+    const drafts = this.drafts
+      .writing()
+      .filter(({ row, manifest }) => manifest?.id === id || row.sandbox === sandbox);
+    return [...this.#options.dependents(id), ...drafts.map(({ row }) => row.id)];
+  }
+
+  /** Whether nothing but snapshots that stand on it needs it. */
+  #isFree({ id }: Manifest): boolean {
+    return !this.#removing.has(id) && this.tagsOf(id).length === 0 && this.#users(id).length === 0;
+  }
+
+  #isUnneeded(manifest: Manifest): boolean {
+    return this.#isFree(manifest) && descendantsOf(manifest.id, this.#manifests.values()).length === 0;
+  }
+
+  async #bytesOf(ids: readonly string[]): Promise<number> {
+    const sizes = await Promise.all(
+      ids.map((id) => this.#options.engine.snapshotSizes(id).catch(() => null)),
+    );
+    return sizes.reduce((sum, one) => sum + (one ? one.memoryPhysical + one.state + one.diskPhysical : 0), 0);
+  }
+
+  /** Removes snapshots one after the other; answers the manifest of the last. Marks them before it returns for the first time. */
+  async #removeAll(ids: readonly string[]): Promise<Manifest | undefined> {
+    const last = this.#manifests.get(ids.at(-1) ?? '');
+    let before: Promise<void> = Promise.resolve();
+    const removals = ids.map((id) => {
+      before = before.then(() => this.#remove(id));
+      const removal = before.finally(() => this.#removing.delete(id));
+      this.#removing.set(id, removal);
+      return removal;
+    });
+    const results = await Promise.allSettled(removals);
+    for (const result of results) if (result.status === 'rejected') throw result.reason;
+    return last;
+  }
+
   async #remove(id: string): Promise<void> {
-    this.#removing.add(id);
-    try {
-      // First the names, then the thing: no tag ever points to what is half removed.
-      this.#options.registry.dropSnapshot(id);
-      for (const tag of this.tagsOf(id)) this.#tags.delete(tag);
-      this.#manifests.delete(id);
-      await this.#options.engine.removeSnapshot(id);
-    } finally {
-      this.#removing.delete(id);
-    }
+    // First the names, then the thing: no tag ever points to what is half removed.
+    this.#options.registry.dropSnapshot(id);
+    for (const tag of this.tagsOf(id)) this.#tags.delete(tag);
+    await this.#options.engine.removeSnapshot(id);
+    this.#manifests.delete(id);
+    this.#branchFacts.delete(id);
   }
 
   async #info(id: string): Promise<SnapshotInfo> {
-    const { engine, dependents } = this.#options;
     const manifest = await this.manifest(id);
-    const tags = this.tagsOf(id);
-    const problem = await engine.incompatibility(manifest);
-    return {
-      tag: tags[0] ?? id,
-      tags,
-      id,
-      dir: engine.snapshotDirectory(id),
-      created_at_unix: Math.floor(manifest.createdAt / 1000),
-      status: 'ready',
-      bootable: problem === null,
-      ...(problem !== null && { warning: problem }),
-      template: manifest.template.name,
-      engine: manifest.machine.engine,
-      engine_version: manifest.machine.engineVersion,
-      accelerator: manifest.machine.accelerator,
-      memory_mib: Math.round(manifest.memoryBytes / 1_048_576),
-      vcpus: manifest.vcpus,
-      disk_mib: Math.round(manifest.diskBytes / 1_048_576),
-      interpreters: manifest.template.interpreters.map((interpreter) => interpreter.name),
-      sandboxes: dependents(id).length,
-    };
+    const problem = await this.#options.engine.incompatibility(manifest);
+    return readyInfo(manifest, this.#context(id), problem, this.#branchFacts.get(id));
   }
 
-  #damaged(id: string, error: unknown): SnapshotInfo | null {
-    // It went away between the listing and the look at it.
-    if (error instanceof EngineError && error.code === 'snapshot_not_found') return null;
-    const tags = this.tagsOf(id);
-    return {
-      tag: tags[0] ?? id,
-      tags,
-      id,
-      dir: this.#options.engine.snapshotDirectory(id),
-      created_at_unix: 0,
-      status: 'failed',
-      bootable: false,
-      warning: messageOf(error),
-      engine: 'unknown',
-      accelerator: 'unknown',
-      memory_mib: 0,
-      vcpus: 0,
-      interpreters: [],
-      sandboxes: this.#options.dependents(id).length,
-    };
+  #context(id: string): SnapshotContext {
+    const { engine, dependents } = this.#options;
+    return { tags: this.tagsOf(id), dir: engine.snapshotDirectory(id), sandboxes: dependents(id).length };
   }
 
   /** Errors name the snapshot as the caller did. */
@@ -226,10 +366,14 @@ export class Snapshots {
     try {
       return await call();
     } catch (error) {
-      if (error instanceof EngineError && error.code === 'snapshot_not_found') throw notFound(ref);
+      if (isGone(error)) throw notFound(ref);
       throw error;
     }
   }
+}
+
+function isGone(error: unknown): boolean {
+  return error instanceof EngineError && error.code === 'snapshot_not_found';
 }
 
 function notFound(ref: string): ApiError {

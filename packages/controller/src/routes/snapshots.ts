@@ -1,10 +1,19 @@
 /** Snapshots. */
-import { CreateSnapshotRequest, paths, SnapshotDetail, SnapshotInfo, VerifyReport } from '@forkd/api';
+import {
+  CreateSnapshotRequest,
+  closed,
+  paths,
+  RemovalReport,
+  SnapshotDetail,
+  SnapshotInfo,
+  VerifyReport,
+} from '@forkd/api';
 import Type from 'typebox';
 import { callerSignal, type Server } from '../http.js';
 import type { Services } from '../services.js';
 
 const Params = Type.Object({ ref: Type.String() });
+const RemoveQuery = closed({ cascade: Type.Optional(Type.String({ pattern: '^(true|false)$' })) });
 const tags = ['snapshots'];
 
 export function snapshotRoutes(server: Server, { snapshots, templates, builds }: Services): void {
@@ -68,14 +77,16 @@ export function snapshotRoutes(server: Server, { snapshots, templates, builds }:
     {
       schema: {
         tags,
-        summary: 'Removes a snapshot and its tags.',
+        summary: 'Removes a snapshot and its tags; with `cascade` also all that stand on it.',
         params: Params,
-        response: { 204: Type.Null() },
+        querystring: RemoveQuery,
+        response: { 200: RemovalReport, 204: Type.Null() },
       },
     },
     async (request, reply) => {
-      await snapshots.remove(request.params.ref);
-      return reply.code(204).send(null);
+      const cascade = request.query.cascade === 'true';
+      const report = await snapshots.remove(request.params.ref, cascade);
+      return cascade ? reply.code(200).send(report) : reply.code(204).send(null);
     },
   );
 }
