@@ -3,9 +3,9 @@ import { createReadStream } from 'node:fs';
 import { pipeline } from 'node:stream/promises';
 
 /** SHA-256 of a file, as 64 hex digits. */
-export async function sha256File(path: string): Promise<string> {
+export async function sha256File(path: string, signal?: AbortSignal): Promise<string> {
   const hash = createHash('sha256');
-  await pipeline(createReadStream(path, { highWaterMark: 1024 * 1024 }), hash);
+  await pipeline(createReadStream(path, { highWaterMark: 1024 * 1024 }), hash, { signal });
   return hash.digest('hex');
 }
 

@@ -1,7 +1,8 @@
 /** What the host's package manager is asked: as the user, with the host's sources, proxies and keys, and nothing of the host changed. */
 import { mkdir, readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { readJson, sha256, writeJson } from './cache.js';
+import { sha256 } from '../hash.js';
+import { readJson, writeJson } from './cache.js';
 import { RunError, run } from './run.js';
 
 export interface AptContext {

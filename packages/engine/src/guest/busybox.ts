@@ -1,7 +1,7 @@
 /** The `busybox` base: one static program of the host and links to it. Made in a second, for tests and for small sandboxes. */
 import { readFile, writeFile } from 'node:fs/promises';
 import { EngineError } from '../errors.js';
-import { sha256 } from './cache.js';
+import { sha256 } from '../hash.js';
 import type { GuestContext } from './kernel.js';
 import { run } from './run.js';
 import { type TarEntry, writeTar } from './tar.js';

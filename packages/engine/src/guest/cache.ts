@@ -1,9 +1,7 @@
 /** Files of the state directory's cache: made under a temporary name, renamed when whole, verified cheaply at each use. */
-import { createHash, randomBytes } from 'node:crypto';
-import { createReadStream } from 'node:fs';
+import { randomBytes } from 'node:crypto';
 import { chmod, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { pipeline } from 'node:stream/promises';
 
 /** What a half-made thing is called; anything of this name that is found at start is left over from a run that died. */
 export const TEMPORARY_PREFIX = '.tmp-';
@@ -40,18 +38,6 @@ export async function publish(from: string, parent: string, name: string): Promi
 export async function syncPath(path: string): Promise<void> {
   await using handle = await open(path, 'r');
   await handle.sync();
-}
-
-/** SHA-256 of a file, hex. */
-export async function sha256File(path: string, signal?: AbortSignal): Promise<string> {
-  const hash = createHash('sha256');
-  await pipeline(createReadStream(path, { highWaterMark: 1 << 20 }), hash, ...(signal ? [{ signal }] : []));
-  return hash.digest('hex');
-}
-
-/** SHA-256 of bytes or text, hex. */
-export function sha256(data: Buffer | string): string {
-  return createHash('sha256').update(data).digest('hex');
 }
 
 /** A file as it was when its hash was computed. */

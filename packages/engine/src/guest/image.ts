@@ -3,17 +3,9 @@ import { createReadStream } from 'node:fs';
 import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { EngineError } from '../errors.js';
+import { sha256 } from '../hash.js';
 import { busyboxInputs, makeBusyboxTar } from './busybox.js';
-import {
-  matchesStamp,
-  publish,
-  readJson,
-  type Stamp,
-  scratchIn,
-  sha256,
-  stampOf,
-  writeJson,
-} from './cache.js';
+import { matchesStamp, publish, readJson, type Stamp, scratchIn, stampOf, writeJson } from './cache.js';
 import { debianInputs, makeDebianTar } from './debian.js';
 import type { GuestContext } from './kernel.js';
 import { outputOf, RunError, run } from './run.js';
