@@ -7,9 +7,12 @@ import {
   HostFacts,
   paths,
   SandboxInfo,
+  Tree,
+  type TreeNode,
   VersionInfo,
 } from '@forkd/api';
 import { type AddressOptions, resolveAddress } from './address.js';
+import { Exploration, type ExploreOptions } from './explore.js';
 import { Sandbox } from './sandbox.js';
 import { Snapshots } from './snapshots.js';
 import { Templates } from './templates.js';
@@ -133,6 +136,23 @@ export class Forkd {
       sandboxes: report.sandboxes.map((info) => new Sandbox(this.#transport, info.id, info)),
       failures: report.failures,
     };
+  }
+
+  /** Templates, snapshots and sandboxes by lineage, with the memory and disk that each adds. */
+  async tree(signal?: AbortSignal): Promise<TreeNode[]> {
+    return (await this.#transport.json<Tree>('GET', paths.tree(), Tree, { signal })).nodes;
+  }
+
+  /**
+   * Forks one state several times, runs a command in each child, and tells how each ended, in the order in which they end.
+   *
+   * @example
+   * const tries = client.explore({ from: box.id, n: 4, command: ['sh', 'try.sh'], keep: 'best', score: ['cat', 'score'] });
+   * for await (const { index, exitCode, score } of tries) console.log(index, exitCode, score);
+   * const [best] = tries.kept;
+   */
+  explore(options: ExploreOptions): Exploration {
+    return new Exploration(this, options);
   }
 
   /** A handle for an id, without asking the daemon. */

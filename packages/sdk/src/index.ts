@@ -28,7 +28,21 @@ export {
   UnreachableError,
 } from './errors.js';
 export type { ExecExit, RemoteProcess } from './exec-stream.js';
+export {
+  Exploration,
+  type ExploreInput,
+  type ExploreKeep,
+  type ExploreOptions,
+  type ExploreResult,
+} from './explore.js';
 export type { ReadFileOptions, SandboxFiles, WriteFileOptions } from './files.js';
-export { type EvalOptions, type ExecOptions, type RunOptions, Sandbox } from './sandbox.js';
+export {
+  type BranchOptions,
+  type BranchOutcome,
+  type EvalOptions,
+  type ExecOptions,
+  type RunOptions,
+  Sandbox,
+} from './sandbox.js';
 export type { Snapshots } from './snapshots.js';
 export type { BuildOptions, Templates } from './templates.js';

@@ -1,16 +1,21 @@
 /** One sandbox. */
 import {
+  type BranchMode,
+  BranchReply,
   defaultTimeoutSecs,
   EvalResponse,
   ExecResponse,
+  type ForkFailure,
   GuestMetrics,
   LogsReply,
   PingReply,
   type ProcessEntry,
   ProcessList,
+  PromoteReply,
   type PtySize,
   paths,
   SandboxInfo,
+  SnapshotInfo,
 } from '@forkd/api';
 import { type Command, type CommandOptions, commandBody } from './command.js';
 import { errorOfBody, isErrorBody } from './errors.js';
@@ -48,6 +53,26 @@ export interface EvalOptions {
   onOutput?: (stream: 'stdout' | 'stderr', text: string) => void;
   signal?: AbortSignal;
 }
+
+export interface BranchOptions {
+  /** Tag of the new snapshot. Default: none; it has its id. */
+  tag?: string | undefined;
+  /** Default `live`, where the host permits it. */
+  mode?: BranchMode | undefined;
+  /** false: do not wait until the snapshot is written. Default true. */
+  wait?: boolean | undefined;
+  signal?: AbortSignal | undefined;
+}
+
+/** A branch and the children that continue from it. */
+export interface BranchOutcome {
+  snapshot: SnapshotInfo;
+  sandboxes: Sandbox[];
+  failures: ForkFailure[];
+}
+
+/** How long a branch may take: gigabytes are written. */
+const branchMs = 10 * 60_000;
 
 /** A deadline of the client is only for a daemon that hangs: it comes after the daemon's own. */
 const graceSecs = 30;
@@ -175,6 +200,55 @@ export class Sandbox {
   /** What the guest says of itself. */
   async metrics(signal?: AbortSignal): Promise<GuestMetrics> {
     return this.#transport.json<GuestMetrics>('GET', paths.guestMetrics(this.id), GuestMetrics, { signal });
+  }
+
+  /**
+   * Captures it into a new snapshot, without stopping it. Resolves when the snapshot is ready, or with `wait: false` when it runs again.
+   *
+   * @example
+   * const { id } = await box.branch({ tag: 'half-way' });
+   * const { sandboxes } = await client.fork({ snapshot: 'half-way', n: 3 });
+   * @throws ConflictError tag_exists; BusyError when as many branches are being written as the host takes
+   */
+  async branch(options: BranchOptions = {}): Promise<SnapshotInfo> {
+    const { tag, mode, wait, signal } = options;
+    return this.#transport.json<SnapshotInfo>('POST', paths.branch(this.id), SnapshotInfo, {
+      json: { tag, mode, wait },
+      signal,
+      timeoutMs: branchMs,
+    });
+  }
+
+  /**
+   * Starts children that continue from what it is now: a branch, and a fork of it.
+   *
+   * @example const { sandboxes, snapshot } = await box.fork(3);
+   */
+  async fork(n = 1, options: Omit<BranchOptions, 'wait'> = {}): Promise<BranchOutcome> {
+    const { tag, mode, signal } = options;
+    const request = { json: { tag, mode, n }, signal, timeoutMs: branchMs };
+    const reply = await this.#transport.json<BranchReply>(
+      'POST',
+      paths.branch(this.id),
+      BranchReply,
+      request,
+    );
+    const { sandboxes, failures = [], ...snapshot } = reply;
+    const infos = Array.isArray(sandboxes) ? sandboxes : [];
+    return {
+      snapshot: { ...snapshot, sandboxes: infos.length },
+      sandboxes: infos.map((info) => new Sandbox(this.#transport, info.id, info)),
+      failures,
+    };
+  }
+
+  /** Takes the place of another sandbox, whose id means this one from then on. That one is branched first, then removed. */
+  async promote(over: string, signal?: AbortSignal): Promise<PromoteReply> {
+    return this.#transport.json<PromoteReply>('POST', paths.promote(this.id), PromoteReply, {
+      json: { over },
+      signal,
+      timeoutMs: branchMs,
+    });
   }
 
   /** Ends it and removes all it had. */

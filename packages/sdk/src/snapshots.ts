@@ -1,5 +1,5 @@
 /** Snapshots. Wherever a tag is taken, an id works. */
-import { paths, SnapshotDetail, SnapshotInfo, VerifyReport } from '@forkd/api';
+import { paths, RemovalReport, SnapshotDetail, SnapshotInfo, VerifyReport } from '@forkd/api';
 import type { Transport } from './transport.js';
 
 const snapshotList = { type: 'array', items: SnapshotInfo };
@@ -19,9 +19,37 @@ export class Snapshots {
     return this.#transport.json<SnapshotDetail>('GET', paths.snapshotInfo(ref), SnapshotDetail, { signal });
   }
 
-  /** Removes it with its tags. ConflictError snapshot_in_use while a sandbox continues from it. */
+  /** Removes it with its tags. ConflictError snapshot_in_use while a sandbox continues from it, or a snapshot stands on it. */
   async remove(ref: string, signal?: AbortSignal): Promise<void> {
     await this.#transport.done('DELETE', paths.snapshot(ref), { signal });
+  }
+
+  /** Removes it and all that stand on it. ConflictError snapshot_in_use while a sandbox continues from one of them. */
+  async removeWithDependents(ref: string, signal?: AbortSignal): Promise<RemovalReport> {
+    return this.#transport.json<RemovalReport>('DELETE', paths.snapshot(ref), RemovalReport, {
+      query: { cascade: 'true' },
+      signal,
+    });
+  }
+
+  /** Gives it one more tag. ConflictError tag_exists when another snapshot has it; `move` takes it from there. */
+  async tag(
+    ref: string,
+    tag: string,
+    options: { move?: boolean; signal?: AbortSignal } = {},
+  ): Promise<SnapshotInfo> {
+    return this.#transport.json<SnapshotInfo>('POST', paths.snapshotTag(ref), SnapshotInfo, {
+      json: { tag, move: options.move },
+      signal: options.signal,
+    });
+  }
+
+  /** Removes snapshots that have no tag and that nothing needs. `dryRun`: only says which. */
+  async gc(options: { dryRun?: boolean; signal?: AbortSignal } = {}): Promise<RemovalReport> {
+    return this.#transport.json<RemovalReport>('POST', paths.snapshotGc(), RemovalReport, {
+      query: { dry_run: options.dryRun ? 'true' : undefined },
+      signal: options.signal,
+    });
   }
 
   /** Reads every byte against its hash. */
