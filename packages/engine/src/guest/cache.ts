@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { chmod, mkdir, open, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import { sha256File } from '../hash.js';
 
 /** What a half-made thing is called; anything of this name that is found at start is left over from a run that died. */
 export const TEMPORARY_PREFIX = '.tmp-';
