@@ -1,10 +1,12 @@
 /** The tree of commands. */
 import { createRequire } from 'node:module';
 import { Command } from 'commander';
+import { branchCommand, promoteCommand } from './commands/branch.js';
 import { cpCommand } from './commands/cp.js';
 import { doctorCommand } from './commands/doctor.js';
 import { evalCommand } from './commands/eval.js';
 import { execCommand } from './commands/exec.js';
+import { exploreCommand } from './commands/explore.js';
 import { forkCommand } from './commands/fork.js';
 import { logsCommand } from './commands/logs.js';
 import { lsCommand } from './commands/ls.js';
@@ -15,6 +17,7 @@ import { shellCommand } from './commands/shell.js';
 import { showCommand } from './commands/show.js';
 import { snapshotCommand } from './commands/snapshot.js';
 import { templateCommand } from './commands/template.js';
+import { treeCommand } from './commands/tree.js';
 import { exitCodes } from './failure.js';
 
 const { version } = createRequire(import.meta.url)('../package.json') as { version: string };
@@ -34,6 +37,10 @@ export function makeProgram(): Command {
     templateCommand(),
     snapshotCommand(),
     forkCommand(),
+    branchCommand(),
+    exploreCommand(),
+    promoteCommand(),
+    treeCommand(),
     lsCommand(),
     showCommand(),
     execCommand(),

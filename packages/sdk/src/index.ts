@@ -34,6 +34,7 @@ export {
   type ExploreKeep,
   type ExploreOptions,
   type ExploreResult,
+  exploreKeeps,
 } from './explore.js';
 export type { ReadFileOptions, SandboxFiles, WriteFileOptions } from './files.js';
 export {

@@ -2,10 +2,10 @@ import type { SnapshotDetail, SnapshotInfo } from '@forkd/api';
 import { Command } from 'commander';
 import { action } from '../context.js';
 import { exitCodes } from '../failure.js';
-import { age, bytes, oneLine } from '../format.js';
+import { age, bytes, duration, oneLine } from '../format.js';
 import { facts, table } from '../output.js';
 
-/** `forkd snapshot ls|show|rm|verify`. */
+/** `forkd snapshot ls|show|rm|tag|gc|verify`. */
 export function snapshotCommand(): Command {
   const group = new Command('snapshot').description(
     'snapshots: captured states that sandboxes continue from',
@@ -25,11 +25,51 @@ export function snapshotCommand(): Command {
     }),
   );
   group.addCommand(
-    action<[string]>(named('rm', 'remove a snapshot and its tags'), async (context, ref) => {
-      await (await context.client()).snapshots.remove(ref, context.signal);
-      context.out.answer({ removed: ref }, () => ref);
-      return 0;
-    }),
+    action<[string, { cascade?: boolean }]>(
+      named('rm', 'remove a snapshot and its tags').option(
+        '--cascade',
+        'also all snapshots that stand on it',
+      ),
+      async (context, ref, { cascade }) => {
+        const { snapshots } = await context.client();
+        if (cascade) {
+          const report = await snapshots.removeWithDependents(ref, context.signal);
+          context.out.answer(report, ({ removed }) => removed.join('\n'));
+        } else {
+          await snapshots.remove(ref, context.signal);
+          context.out.answer({ removed: ref }, () => ref);
+        }
+        return 0;
+      },
+    ),
+  );
+  group.addCommand(
+    action<[string, string, { move?: boolean }]>(
+      named('tag', 'give a snapshot one more tag')
+        .argument('<tag>', 'the new tag')
+        .option('--move', 'take it from the snapshot that has it'),
+      async (context, ref, tag, { move }) => {
+        const { snapshots } = await context.client();
+        const info = await snapshots.tag(ref, tag, { move: move === true, signal: context.signal });
+        context.out.answer(info, ({ id }) => id);
+        return 0;
+      },
+    ),
+  );
+  group.addCommand(
+    action<[{ dryRun?: boolean }]>(
+      new Command('gc')
+        .description('remove snapshots that have no tag and that nothing needs; prints their ids')
+        .option('--dry-run', 'only say which'),
+      async (context, { dryRun }) => {
+        const { snapshots } = await context.client();
+        const report = await snapshots.gc({ dryRun: dryRun === true, signal: context.signal });
+        context.out.answer(report, ({ removed }) => removed.join('\n'));
+        const freed = `${report.removed.length} snapshots, ${bytes(report.freed_bytes)}`;
+        context.out.note(dryRun ? `would be removed: ${freed}` : `removed: ${freed}`);
+        return 0;
+      },
+    ),
   );
   group.addCommand(
     action<[string]>(
@@ -75,6 +115,9 @@ function snapshotFacts(it: SnapshotDetail): string {
     ['can be forked here', it.bootable ? 'yes' : `no: ${oneLine(it.warning ?? 'unknown')}`],
     ['created', age(it.created_at_unix)],
     ['template', it.template],
+    ['branched from', it.branched_from],
+    ['stands on', it.parent_tag && `${it.parent_tag} (${it.chain_depth} below)`],
+    ['captured', it.mode && `${it.mode}, paused for ${duration(it.pause_ms)}`],
     ['engine', `${it.engine} ${it.engine_version ?? ''}, ${it.accelerator}`],
     ['machine', `${it.memory_mib} MiB, ${it.vcpus} vCPU`],
     ['interpreters', it.interpreters.join(' ') || '-'],
