@@ -50,7 +50,7 @@ export async function proveKvm(context: ProofContext): Promise<void> {
     shimBinary,
     abilities,
     user: vmmUser(abilities, 'kvm'),
-    kernel: kernel.vmlinuz,
+    kernel: kernel.vmlinux ?? kernel.vmlinuz,
     initrd: initramfs.path,
     image: image.path,
     tscKhz: pin.tscKhz,
