@@ -99,7 +99,8 @@ export function installRandom() {
   Math.random = random;
   Object.assign(crypto, { randomBytes, randomFill, randomFillSync, randomInt, randomUUID: uuid });
   for (const name of ['pseudoRandomBytes', 'prng', 'rng']) replace(crypto, name, randomBytes);
-  const prototype = Object.getPrototypeOf(globalThis.crypto);
+  // Node 18, Debian 12's, has no globalThis.crypto; its webcrypto is the same object elsewhere.
+  const prototype = Object.getPrototypeOf(globalThis.crypto ?? crypto.webcrypto);
   replace(prototype, 'getRandomValues', getRandomValues);
   replace(prototype, 'randomUUID', uuid);
   replace(crypto, 'getRandomValues', getRandomValues);
