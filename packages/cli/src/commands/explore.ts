@@ -24,8 +24,7 @@ export function exploreCommand(): Command {
   const command = new Command('explore')
     .description('fork a sandbox or snapshot several times, run a command in each child, compare')
     .argument('<from>', 'id of a sandbox (which is branched), or tag or id of a snapshot')
-    .argument('<command...>', 'program and arguments, without a shell in between')
-    .passThroughOptions()
+    .argument('<command...>', 'after --: program and arguments, without a shell in between')
     .option('-n, --children <n>', 'number of children', wholeNumber('-n', 1, 1000))
     .option('--each <file>', 'a line of JSON for each child: {"env": {...}, "stdin": "..."}')
     .option('--first-success', 'cancel the others as soon as one has exited 0')
@@ -36,7 +35,7 @@ export function exploreCommand(): Command {
     .option('-u, --user <user>', 'user name or uid in the guest')
     .addHelpText(
       'after',
-      '\nOutput is prefixed by the number of the child. Each command has its number in FORKD_CHILD. Exit code 0 when one exited 0.',
+      '\nExample: forkd explore ID -n 4 --first-success -- sh try.sh\nOutput is prefixed by the number of the child. Each command has its number in FORKD_CHILD. Exit code 0 when one exited 0.',
     );
   return action<[string, string[], Options]>(command, async (context, from, args, options) => {
     const each = inputsOf(options);

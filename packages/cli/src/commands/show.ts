@@ -20,6 +20,7 @@ function sandboxFacts(box: SandboxInfo): string {
   const pairs = Object.entries(box.metadata).map(([name, value]) => `${name}=${value}`);
   return facts([
     ['sandbox', box.id],
+    ['in place of', box.aliases?.join(' ')],
     ['state', box.state],
     ['snapshot', `${box.snapshot_tag} (${box.snapshot_id})`],
     ['created', age(box.created_at_unix)],
