@@ -71,6 +71,7 @@ export class WaitingVmm implements AsyncDisposable {
     const dir = join(runRoot, id);
     await rename(this.vmm.dir, dir);
     this.vmm.dir = dir;
+    this.vmm.shim.moved(dir);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

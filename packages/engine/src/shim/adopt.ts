@@ -4,7 +4,7 @@ import { shimFrames } from '@forkd/wire';
 import { EngineError } from '../errors.js';
 import { readTail } from '../read-tail.js';
 import { connectUnix } from '../unix-socket.js';
-import { ShimClient } from './client.js';
+import { type Recover, ShimClient } from './client.js';
 import { ShimConnection } from './connection.js';
 import { launch } from './launch.js';
 import { decodeInfo, encodeAdopt, exitFrom, type ShimInfo } from './protocol.js';
@@ -25,7 +25,12 @@ const SETTLE_STEP_MS = 5;
  */
 export async function adoptShim(dir: string, options: StartShimOptions): Promise<Shim> {
   const { connection, info } = await recoverShim(dir, options);
-  return new ShimClient(connection, info, () => recoverShim(dir, options));
+  return new ShimClient(connection, info, dir, recovery(options));
+}
+
+/** What finds a shim again later. The signal of its start is over by then, however that went. */
+export function recovery({ signal: _, ...options }: StartShimOptions): Recover {
+  return (dir) => recoverShim(dir, options);
 }
 
 /** A connection to whoever is, or now becomes, the shim of a run directory. */

@@ -11,6 +11,7 @@ import {
   encodeGraft,
   type ShimInfo,
 } from './protocol.js';
+import { runs } from './record.js';
 import type {
   CapturedLayer,
   CapturePlan,
@@ -32,8 +33,8 @@ const COPY_MS = 30 * 60_000;
 /** Longest deadline of a recipe, ms. */
 const MAX_DEADLINE_MS = 0x7fffffff;
 
-/** Finds a shim again whose connection broke: the same, or a new one that has taken over. Throws `sandbox_exited` when the VMM is gone. */
-export type Recover = () => Promise<{ connection: ShimConnection; info: ShimInfo }>;
+/** Finds the shim of a directory again whose connection broke: the same, or a new one that has taken over. Throws `sandbox_exited` when the VMM is gone. */
+export type Recover = (dir: string) => Promise<{ connection: ShimConnection; info: ShimInfo }>;
 
 /** A shim over its connection. When the shim dies under a VMM that lives, a new one takes over and this object goes on with it. */
 export class ShimClient implements Shim {
@@ -41,6 +42,7 @@ export class ShimClient implements Shim {
   readonly vmmPid: number;
   readonly vmmStartTime: bigint;
   readonly #recover: Recover;
+  #dir: string;
   #info: ShimInfo;
   /** Rejects when there is nothing left to talk to. */
   #connection: Promise<ShimConnection>;
@@ -50,8 +52,9 @@ export class ShimClient implements Shim {
   #leaving = false;
   #tellExit: (exit: VmmExit) => void = () => {};
 
-  constructor(connection: ShimConnection, info: ShimInfo, recover: Recover) {
+  constructor(connection: ShimConnection, info: ShimInfo, dir: string, recover: Recover) {
     this.#info = info;
+    this.#dir = dir;
     this.vmmPid = info.vmmPid;
     this.vmmStartTime = info.vmmStartTime;
     this.#recover = recover;
@@ -160,6 +163,10 @@ export class ShimClient implements Shim {
     await connection.closed;
   }
 
+  moved(dir: string): void {
+    this.#dir = dir;
+  }
+
   detach(): void {
     this.#leaving = true;
     void this.#connection.then(
@@ -211,13 +218,15 @@ export class ShimClient implements Shim {
 
   async #replace(): Promise<ShimConnection> {
     try {
-      const { connection, info } = await this.#recover();
+      const { connection, info } = await this.#recover(this.#dir);
       this.#info = info;
       this.#watch(connection);
       if (this.#leaving) connection.close();
       return connection;
     } catch (error) {
-      if (error instanceof EngineError && error.code === 'sandbox_exited') {
+      const recorded = error instanceof EngineError && error.code === 'sandbox_exited';
+      // A directory that says nothing of a VMM is no proof of its end.
+      if (recorded && !(await runs(this.vmmPid, this.vmmStartTime))) {
         const exit = error.details?.exit as VmmExit | undefined;
         this.#settle(exit ?? { kind: 'unknown', lastWords: '' });
       } else this.#orphaned = true;

@@ -8,6 +8,7 @@ import {
   open,
   readdir,
   readFile,
+  rename,
   rm,
   truncate,
   writeFile,
@@ -382,6 +383,28 @@ describe('a VMM whose daemon or shim dies', () => {
     }
     expect(shim.pid).not.toBe(old);
     expect(await shim.kill()).toMatchObject({ kind: 'unknown' });
+  });
+
+  it('gets a new shim where its directory was renamed since, after the signal of its start', async () => {
+    const dir = await runDirectory();
+    const starting = new AbortController();
+    const shim = await startShim(qemu(dir), { binary, signal: starting.signal });
+    starting.abort();
+    const renamed = `${dir}-renamed`;
+    await rename(dir, renamed);
+    const old = shim.pid;
+    try {
+      process.kill(old, 'SIGKILL');
+      // Until it is told, it finds nothing: that is no end of the VMM.
+      await expect(shim.findRam('memfd:')).rejects.toMatchObject({ code: 'vmm_failed' });
+      shim.moved(renamed);
+      while (!(await shim.findRam('memfd:').catch(() => null)));
+      expect(shim.pid).not.toBe(old);
+    } finally {
+      expect(await shim.kill()).toMatchObject({ kind: 'unknown' });
+      await shim.end();
+      await rm(renamed, { recursive: true, force: true });
+    }
   });
 
   it('is gone when both are: an unknown end, never a success', async () => {

@@ -1,6 +1,6 @@
 import { basename } from 'node:path';
 import { shimFrames } from '@forkd/wire';
-import { recoverShim } from './adopt.js';
+import { recovery } from './adopt.js';
 import { ShimClient } from './client.js';
 import { launch } from './launch.js';
 import { encodeStart } from './protocol.js';
@@ -18,5 +18,5 @@ export async function startShim(spec: ShimSpec, options: StartShimOptions): Prom
   const mapsAllowed = spec.filterAllowsMaps ?? basename(spec.argv[0] ?? '').startsWith('qemu-system-');
   const payload = encodeStart(spec, mapsAllowed, options.abilities);
   const { connection, info } = await launch('--start', spec.dir, shimFrames.START, payload, options);
-  return new ShimClient(connection, info, () => recoverShim(spec.dir, options));
+  return new ShimClient(connection, info, spec.dir, recovery(options));
 }

@@ -109,6 +109,8 @@ export interface Shim {
   readonly vmmPid: number;
   readonly vmmStartTime: bigint;
   readonly abilities: ShimAbilities;
+  /** Says that the run directory has been renamed: whoever has to find the shim again looks there. */
+  moved(dir: string): void;
   /** Resolves when the VMM has ended. */
   readonly exited: Promise<VmmExit>;
   /** Ranges of the mapping whose name contains `name` (memfd or file path) in the VMM. */
