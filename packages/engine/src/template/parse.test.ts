@@ -73,7 +73,7 @@ memory: 1 GiB
     ['base: busybox\nsetup:\n  - [a]\n', /^setup\[0\], line 3: \["a"\] must be object/],
     ['base: busybox\nmemory: 512', 'memory, line 2: 512 must be string'],
     ['base: busybox\nmemory: lots', /^memory, line 2: "lots" must be a number with a unit/],
-    ['base: busybox\nmemory: 1M', /^memory, line 2: "1M" must be at least 64M/],
+    ['base: busybox\nmemory: 1M', /^memory, line 2: "1M" must be at least 96M/],
     ['base: busybox\nvcpus: 0', 'vcpus, line 2: 0 must be >= 1'],
     ['base: busybox\nenv: {A-B: x}', 'env.A-B, line 2: "A-B" cannot be the name of a variable'],
     ['base: busybox\nfiles: [{path: /a}]', 'files[0], line 2: "/a" needs one of "from" and "content"'],
