@@ -1,10 +1,18 @@
 /** Exploring: several continuations of one state, side by side, of which the best is kept. */
 import type { Readable } from 'node:stream';
-import type { Forkd } from './client.js';
 import type { Command } from './command.js';
 import { ForkdError } from './errors.js';
 import type { ExecExit } from './exec-stream.js';
+import type { ForkOptions, ForkOutcome } from './fork.js';
 import type { Sandbox } from './sandbox.js';
+import type { Snapshots } from './snapshots.js';
+
+/** What an exploration needs of its client. */
+export interface ExploreClient {
+  readonly snapshots: Snapshots;
+  sandbox(id: string): Sandbox;
+  fork(options: ForkOptions): Promise<ForkOutcome>;
+}
 
 /** What one child gets. */
 export interface ExploreInput {
@@ -67,7 +75,7 @@ export class Exploration implements AsyncIterable<ExploreResult> {
   readonly results: ExploreResult[] = [];
   /** Children that live on; complete when the iteration has ended. */
   readonly kept: Sandbox[] = [];
-  readonly #client: Forkd;
+  readonly #client: ExploreClient;
   readonly #options: ExploreOptions;
   readonly #inputs: readonly ExploreInput[];
   /** Aborted when the others are not needed any more. */
@@ -75,7 +83,7 @@ export class Exploration implements AsyncIterable<ExploreResult> {
   #snapshot: string | undefined;
 
   /** @internal Use `client.explore`. */
-  constructor(client: Forkd, options: ExploreOptions) {
+  constructor(client: ExploreClient, options: ExploreOptions) {
     const { each, n = each?.length ?? 0 } = options;
     if (!Number.isInteger(n) || n < 1 || (each !== undefined && each.length !== n))
       throw new RangeError(`explore: ${n} children${each ? ` of ${each.length} entries in "each"` : ''}`);

@@ -10,7 +10,7 @@
  * @packageDocumentation
  */
 export { type AddressOptions, resolveAddress } from './address.js';
-export { Forkd, type ForkOptions, type ForkOutcome, type Sandboxes } from './client.js';
+export { Forkd, type Sandboxes } from './client.js';
 export type { Command, CommandOptions } from './command.js';
 export {
   BusyError,
@@ -37,6 +37,7 @@ export {
   exploreKeeps,
 } from './explore.js';
 export type { ReadFileOptions, SandboxFiles, WriteFileOptions } from './files.js';
+export type { ForkOptions, ForkOutcome } from './fork.js';
 export {
   type BranchOptions,
   type BranchOutcome,
