@@ -7,16 +7,18 @@ import {
   fileInfoHeader,
   MkdirRequest,
   PathQuery,
+  quoteValue,
   ReadFileQuery,
   RemoveFileQuery,
   RenameRequest,
   WriteFileQuery,
 } from '@forkd/api';
-import type { AgentFiles, FileInfo as GuestFileInfo } from '@forkd/engine';
+import { AgentError, type AgentFiles, type FileInfo as GuestFileInfo } from '@forkd/engine';
 import Type from 'typebox';
-import { toApiError } from '../errors.js';
+import { ApiError, toApiError } from '../errors.js';
 import { callerSignal, type Server } from '../http.js';
 import type { Services } from '../services.js';
+import { contentOf, drain } from '../upload.js';
 
 const Params = Type.Object({ id: Type.String() });
 const tags = ['files'];
@@ -33,6 +35,9 @@ export function fileRoutes(server: Server, { sandboxes }: Services): void {
     try {
       return await call((await machine.session(signal)).files);
     } catch (error) {
+      // Devices, sockets and pipes: the agent's word for it is "unsupported".
+      if (error instanceof AgentError && error.message.includes('not a regular file'))
+        throw new ApiError('not_a_file', { value: quoteValue(path) }, { cause: error });
       throw toApiError(error, { sandbox: id, value: path });
     }
   }
@@ -83,15 +88,20 @@ export function fileRoutes(server: Server, { sandboxes }: Services): void {
       async (request, reply) => {
         const { path, mode, mkdirs } = request.query;
         const signal = callerSignal(reply);
-        const content = (request.body as Readable | undefined) ?? Buffer.alloc(0);
-        const info = await withFiles(request.params.id, path, signal, (files) =>
-          files.write(path, content, {
-            signal,
-            ...(mode !== undefined && { mode: Number.parseInt(mode, 8) }),
-            mkdirs: mkdirs === 'true',
-          }),
-        );
-        return infoOf(path, info);
+        const body = request.body as Readable | undefined;
+        const content = body === undefined ? Buffer.alloc(0) : contentOf(body);
+        const options = {
+          signal,
+          ...(mode !== undefined && { mode: Number.parseInt(mode, 8) }),
+          mkdirs: mkdirs === 'true',
+        };
+        try {
+          const call = (files: AgentFiles) => files.write(path, content, options);
+          return infoOf(path, await withFiles(request.params.id, path, signal, call));
+        } catch (error) {
+          if (body !== undefined) drain(body);
+          throw error;
+        }
       },
     );
   });
