@@ -99,6 +99,7 @@ describe('content', () => {
 
   it('that grows without end can be read in part, and left', async () => {
     const writer = await box().run({ shell: 'exec yes > /root/growing' });
+    await sh(box(), 'while [ ! -s /root/growing ]; do usleep 20000; done');
     const first = await files().read('/root/growing', { length: 100_000 });
     expect(first.length).toBeLessThanOrEqual(100_000);
     const { stream } = await files().readStream('/root/growing');
