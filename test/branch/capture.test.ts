@@ -1,10 +1,11 @@
 import { execFileSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { client, fork, sh } from '../sandbox/support.js';
-import { branch, inChild } from './support.js';
+import { branch, dropAllOf, inChild } from './support.js';
 
 const mebibyte = 1024 * 1024;
 
@@ -18,10 +19,10 @@ describe('a branch', () => {
     );
     await using half = await branch(box);
     await sh(box, 'echo two > /root/disk && sync && echo two > /dev/shm/memory && rm /root/cached');
-    const look = 'cat /root/disk /dev/shm/memory /root/cached 2>&1 | xargs; hostname';
-    expect(await sh(box, look)).toContain('two two cat:');
+    const look = 'cat /root/disk /dev/shm/memory; cat /root/cached 2>/dev/null || echo none; hostname';
+    expect(await sh(box, look)).toBe(`two\ntwo\nnone\n${box.id}`);
     await using grandchildren = await fork(1, { snapshot: half.id });
-    expect(await sh(grandchildren.box, look)).toBe(`one one cached\n${grandchildren.box.id}`);
+    expect(await sh(grandchildren.box, look)).toBe(`one\none\ncached\n${grandchildren.box.id}`);
     await sh(grandchildren.box, 'echo three > /root/disk && sync');
     expect(await sh(box, 'cat /root/disk')).toBe('two');
     expect(half.info).toMatchObject({ status: 'ready', bootable: true, branched_from: box.id });
@@ -50,7 +51,7 @@ describe('a branch', () => {
   it('loses and repeats no byte of a stream of its source', async () => {
     await using children = await fork();
     const { box } = children;
-    const count = 60_000;
+    const count = 12_000;
     const process = await box.run({ shell: `i=0; while [ $i -lt ${count} ]; do echo $i; i=$((i+1)); done` });
     process.stderr?.resume();
     let text = '';
@@ -61,25 +62,25 @@ describe('a branch', () => {
       });
     });
     await first;
-    for (let round = 0; round < 3; round++)
-      await (await branch(box))[Symbol.asyncDispose]().catch(() => undefined);
+    for (let round = 0; round < 3; round++) await box.branch();
     const { exitCode } = await process.wait();
     if (!process.stdout.readableEnded) await new Promise((resolve) => process.stdout.once('end', resolve));
     expect(exitCode).toBe(0);
     expect(text === Array.from({ length: count }, (_, index) => `${index}\n`).join('')).toBe(true);
-    await client().snapshots.gc();
+    await children[Symbol.asyncDispose]();
+    await dropAllOf(box.id);
   });
 
   it('costs what changed since the one before it, ten times over', async () => {
     await using children = await fork();
     const { box } = children;
-    await sh(box, 'dd if=/dev/urandom of=/dev/shm/much bs=1M count=24 2>/dev/null');
+    await box.files.write('/dev/shm/much', randomBytes(24 * mebibyte));
     const sizes: number[] = [];
     const before = await branch(box);
     try {
       expect(before.info.diff_logical_bytes).toBeGreaterThan(24 * mebibyte);
       for (let round = 0; round < 9; round++) {
-        await sh(box, 'dd if=/dev/urandom of=/dev/shm/little bs=1M count=2 2>/dev/null');
+        await box.files.write('/dev/shm/little', randomBytes(2 * mebibyte));
         const { diff_physical_bytes = 0 } = await box.branch();
         sizes.push(diff_physical_bytes);
       }

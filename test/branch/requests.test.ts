@@ -1,6 +1,7 @@
+import { randomBytes } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import { client, failureOf, fork, sh } from '../sandbox/support.js';
-import { branch, drop, inChild } from './support.js';
+import { branch, drop, dropAllOf, inChild } from './support.js';
 
 /** A tag that nobody else uses. */
 const newTag = () => `branch-${process.pid}-${Math.random().toString(36).slice(2, 8)}`;
@@ -32,10 +33,8 @@ describe('a branch that is not waited for', () => {
   it('is being written, cannot be forked until it is ready, and then can', async () => {
     await using children = await fork();
     const tag = newTag();
-    await sh(
-      children.box,
-      'dd if=/dev/urandom of=/dev/shm/x bs=1M count=40 2>/dev/null; echo kept > /root/kept; sync',
-    );
+    await children.box.files.write('/dev/shm/x', randomBytes(40 * 1024 * 1024));
+    await sh(children.box, 'echo kept > /root/kept; sync');
     const started = await children.box.branch({ tag, wait: false });
     expect(started).toMatchObject({ status: 'writing', tag, bootable: false });
     expect(started.pause_ms).toBeGreaterThan(0);
@@ -55,10 +54,8 @@ describe('a branch that is not waited for', () => {
 
   it('is written to its end when its source is removed right after', async () => {
     await using children = await fork();
-    await sh(
-      children.box,
-      'dd if=/dev/urandom of=/dev/shm/x bs=1M count=32 2>/dev/null; md5sum < /dev/shm/x > /root/sum; sync',
-    );
+    await children.box.files.write('/dev/shm/x', randomBytes(32 * 1024 * 1024));
+    await sh(children.box, 'md5sum < /dev/shm/x > /root/sum; sync');
     const { id } = await children.box.branch({ wait: false });
     await children.box.kill();
     expect(await inChild(id, 'md5sum < /dev/shm/x | diff - /root/sum && echo same')).toBe('same');
@@ -110,7 +107,8 @@ describe('branches', () => {
     const refused = all.filter((result) => result.status === 'rejected');
     expect(refused.length).toBeGreaterThan(0);
     for (const { reason } of refused) expect(reason).toMatchObject({ code: 'busy', status: 503 });
-    await client().snapshots.gc();
+    await children[Symbol.asyncDispose]();
+    await dropAllOf(children.box.id);
   });
 
   it('start children in the same call', async () => {

@@ -34,3 +34,9 @@ export async function inChild(snapshot: string, command: string, from: Forkd = c
   await using children = await fork(1, { snapshot }, from);
   return await sh(children.box, command);
 }
+
+/** Removes all snapshots that were branched off a sandbox. */
+export async function dropAllOf(sandbox: string, from: Forkd = client()): Promise<void> {
+  const all = await from.snapshots.list();
+  for (const { id, branched_from } of all) if (branched_from === sandbox) await drop(id, from);
+}

@@ -1,0 +1,51 @@
+import { randomBytes } from 'node:crypto';
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { ownHome } from '../sandbox/home.js';
+import { fork, sh } from '../sandbox/support.js';
+import { dropAllOf, inChild } from './support.js';
+
+describe('a daemon that is killed', () => {
+  it('amid a branch leaves the source running and nothing half made; the next one tells of it', async () => {
+    await using home = await ownHome();
+    await using children = await fork(1, {}, home.client);
+    const { box } = children;
+    await box.files.write('/dev/shm/x', randomBytes(32 * 1024 * 1024));
+    await sh(box, 'echo kept > /root/kept && sync; md5sum < /dev/shm/x > /dev/shm/sum');
+    const { id } = await box.branch({ wait: false, tag: 'broken-off' });
+    await home.crash();
+    await home.start();
+    expect(await box.info()).toMatchObject({ state: 'running' });
+    expect(await sh(box, 'md5sum < /dev/shm/x | diff - /dev/shm/sum && cat /root/kept')).toBe('kept');
+    const snapshots = readdirSync(join(home.path, 'snapshots'));
+    expect(snapshots.filter((name) => !name.startsWith('sn-'))).toEqual([]);
+    const all = await home.client.snapshots.list();
+    const told = all.find((snapshot) => snapshot.id === id);
+    // It was written before the kill, and then has its tag, or it has failed.
+    expect(told?.status).toBe(snapshots.includes(id) ? 'ready' : 'failed');
+    // A branch of the sandbox that was taken over has what it wrote before and after.
+    const next = await box.branch(told?.status === 'failed' ? { tag: 'broken-off' } : {});
+    expect(
+      await inChild(next.id, 'md5sum < /dev/shm/x | diff - /dev/shm/sum && cat /root/kept', home.client),
+    ).toBe('kept');
+    await children[Symbol.asyncDispose]();
+    await dropAllOf(box.id, home.client);
+  });
+
+  it('leaves snapshots and their tags to the next one, and does not tag branches', async () => {
+    await using home = await ownHome();
+    await using children = await fork(1, {}, home.client);
+    await children.box.branch({ tag: 'named' });
+    const { id } = await children.box.branch();
+    await home.crash();
+    await home.start();
+    const { tags, branched_from, chain_depth } = await home.client.snapshots.get(id);
+    expect({ tags, branched_from, chain_depth }).toEqual({
+      tags: [],
+      branched_from: children.box.id,
+      chain_depth: 2,
+    });
+    expect(await home.client.snapshots.get('named')).toMatchObject({ dependents: [id] });
+  });
+});
