@@ -74,11 +74,11 @@ describe('a branch', () => {
   it('costs what changed since the one before it, ten times over', async () => {
     await using children = await fork();
     const { box } = children;
-    await box.files.write('/dev/shm/much', randomBytes(24 * mebibyte));
+    await box.files.write('/dev/shm/much', randomBytes(16 * mebibyte));
     const sizes: number[] = [];
     const before = await branch(box);
     try {
-      expect(before.info.diff_logical_bytes).toBeGreaterThan(24 * mebibyte);
+      expect(before.info.diff_logical_bytes).toBeGreaterThan(16 * mebibyte);
       for (let round = 0; round < 9; round++) {
         await box.files.write('/dev/shm/little', randomBytes(2 * mebibyte));
         const { diff_physical_bytes = 0 } = await box.branch();
@@ -86,7 +86,7 @@ describe('a branch', () => {
       }
       for (const size of sizes) expect(size).toBeLessThan(8 * mebibyte);
       const last = (await client().snapshots.list()).find(({ branched_from }) => branched_from === box.id);
-      expect(await inChild(last?.id ?? '', 'wc -c < /dev/shm/much')).toBe(String(24 * mebibyte));
+      expect(await inChild(last?.id ?? '', 'wc -c < /dev/shm/much')).toBe(String(16 * mebibyte));
     } finally {
       await before[Symbol.asyncDispose]();
     }

@@ -11,7 +11,7 @@ describe('a daemon that is killed', () => {
     await using home = await ownHome();
     await using children = await fork(1, {}, home.client);
     const { box } = children;
-    await box.files.write('/dev/shm/x', randomBytes(32 * 1024 * 1024));
+    await box.files.write('/dev/shm/x', randomBytes(16 * 1024 * 1024));
     await sh(box, 'echo kept > /root/kept && sync; md5sum < /dev/shm/x > /dev/shm/sum');
     const { id } = await box.branch({ wait: false, tag: 'broken-off' });
     await home.crash();

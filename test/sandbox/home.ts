@@ -25,11 +25,14 @@ export interface OwnHome extends AsyncDisposable {
 export async function ownHome(): Promise<OwnHome> {
   const path = makeHome();
   const shared = sharedHome();
-  for (const name of ['cache', 'snapshots']) {
-    mkdirSync(join(path, name), { mode: 0o700 });
-    if (existsSync(join(shared, name)))
-      execFileSync('cp', ['-al', `${join(shared, name)}/.`, join(path, name)]);
-  }
+  for (const name of ['cache', 'snapshots']) mkdirSync(join(path, name), { mode: 0o700 });
+  if (existsSync(join(shared, 'cache')))
+    execFileSync('cp', ['-al', `${join(shared, 'cache')}/.`, join(path, 'cache')]);
+  // Only what was built: other tests branch, and remove branches, meanwhile.
+  await using sharedClient = new Forkd({ home: shared });
+  for (const { id, branched_from } of await sharedClient.snapshots.list())
+    if (branched_from === undefined)
+      execFileSync('cp', ['-al', join(shared, 'snapshots', id), join(path, 'snapshots', id)]);
   const client = new Forkd({ home: path });
   const start = async () => {
     const { code, stderr } = await forkd(['ls'], { env: { FORKD_HOME: path } });
