@@ -1,5 +1,5 @@
 import { AGENT_PROTOCOL_VERSION } from '@forkd/wire';
-import { MACHINE_TYPE } from '../qemu/argv.js';
+import { DEVICES, MACHINE_TYPE } from '../qemu/argv.js';
 import { findQemu } from '../qemu/binary.js';
 import type { MachinePin } from '../snapshot/index.js';
 import type { Accelerator } from '../types.js';
@@ -24,7 +24,7 @@ export async function hostPin(
     engineVersion: qemu.version,
     engineSha256: qemu.sha256,
     firmware: qemu.firmware,
-    machineType: MACHINE_TYPE,
+    machineType: `${MACHINE_TYPE} devices=${DEVICES}`,
     cpuModel: CPU_MODELS[accelerator],
     cpuFlags: flags,
     accelerator,

@@ -12,6 +12,9 @@ export interface MachineShape {
 export const MACHINE_TYPE =
   'microvm,acpi=on,memory-backend=mem,suppress-vmdesc=on,dump-guest-core=off,mem-merge=off';
 
+/** Counts up when the devices below change: device state of other devices does not load. */
+export const DEVICES = 2;
+
 /** Names of files and sockets in a VMM's working directory. */
 export const vmmFiles = {
   memory: 'memory',
