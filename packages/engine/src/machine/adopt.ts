@@ -1,10 +1,11 @@
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout } from 'node:timers/promises';
 import { EngineError } from '../errors.js';
 import { vmmFiles } from '../qemu/argv.js';
 import { Qmp } from '../qemu/qmp.js';
-import { orEnded, QemuVmm } from '../qemu/vmm.js';
-import { adoptShim, type Shim } from '../shim/index.js';
+import { describeExit, orEnded, QemuVmm } from '../qemu/vmm.js';
+import { adoptShim, type Shim, type VmmExit } from '../shim/index.js';
 import type { SnapshotStore } from '../snapshot/index.js';
 import type { ForkTimings, LogFunction } from '../types.js';
 import { QemuMachine } from './machine.js';
@@ -19,6 +20,12 @@ export interface AdoptionSpec {
 }
 
 const noTimings: ForkTimings = { spawnMs: 0, graftMs: 0, loadMs: 0, helloMs: 0, totalMs: 0 };
+
+/** QEMU's word for a guest that has shut down, and whose VMM waits for somebody to read its last words. */
+const GUEST_ENDED = 'shutdown';
+
+/** How long a shim that was greeted may take to tell of its VMM's end, ms. */
+const EXIT_MS = 200;
 
 /**
  * Takes over a sandbox that an earlier daemon left running. One that was left paused (a daemon that died amid its work) is resumed.
@@ -37,8 +44,8 @@ export async function adoptMachine(
     const qmp = await orEnded(Qmp.connect(join(spec.dir, vmmFiles.monitor), signal), shim, signal);
     const { status } = await qmp.run<{ status: string }>('query-status', {}, { signal });
     if (status === 'paused') await qmp.run('cont', {}, { signal });
-    else if (status !== 'running') throw halfMade(spec.id, status);
-    return new QemuMachine({
+    else if (status !== 'running' && status !== GUEST_ENDED) throw halfMade(spec.id, status);
+    const machine = new QemuMachine({
       id: spec.id,
       vmm: new QemuVmm(spec.dir, shim, qmp),
       manifest,
@@ -50,9 +57,12 @@ export async function adoptMachine(
       store,
       log: spec.log,
     });
+    if (status === GUEST_ENDED) await machine.concludeShutdown();
+    return machine;
   } catch (error) {
+    const exit = await Promise.race([shim.exited, setTimeout(EXIT_MS, null, { ref: false })]);
     shim.detach();
-    throw error;
+    throw exit === null ? error : ended(spec.id, exit, error);
   }
 }
 
@@ -60,6 +70,14 @@ export async function adoptMachine(
 async function ownerOf(path: string): Promise<VmmUser | undefined> {
   const { uid, gid } = await stat(path);
   return uid === process.getuid!() ? undefined : { uid, gid };
+}
+
+function ended(id: string, exit: VmmExit, cause: unknown): EngineError {
+  return new EngineError('sandbox_exited', `sandbox ${id} has ended: its VMM ended ${describeExit(exit)}`, {
+    remedy: `Remove it with "forkd rm ${id}" and fork another.`,
+    details: { exit },
+    cause,
+  });
 }
 
 function halfMade(id: string, status: string): EngineError {

@@ -31,6 +31,9 @@ export interface MachineParts {
 /** How long the agent of a running sandbox may take to answer a new connection, ms. */
 const SESSION_MS = 15_000;
 
+/** How long QEMU may take to exit when it is asked to, ms; then it is killed. */
+const QUIT_MS = 5000;
+
 /** A sandbox on QEMU. */
 export class QemuMachine implements Machine {
   readonly id: string;
@@ -177,13 +180,20 @@ export class QemuMachine implements Machine {
     const never = new AbortController().signal;
     this.#vmm.qmp
       .event((event) => event.event === 'SHUTDOWN', never)
-      .then(async () => {
-        await this.#readConsole();
-        await this.#vmm.shim.kill();
-      })
+      .then(() => this.concludeShutdown())
       .catch((error: unknown) => {
         if (!this.#over) this.#log('debug', `monitor of sandbox ${this.id} is gone: ${messageOf(error)}`);
       });
+  }
+
+  /** Ends a VMM whose guest has shut down, once its last words are read. QEMU then exits with 0: a kill would pass for a fault. */
+  async concludeShutdown(): Promise<void> {
+    await this.#readConsole();
+    // The answer may be lost with the connection.
+    await this.#vmm.qmp.run('quit', {}, { timeoutMs: QUIT_MS }).catch(() => {});
+    const late = setTimeout(() => void this.#vmm.shim.kill().catch(() => {}), QUIT_MS);
+    await this.exited;
+    clearTimeout(late);
   }
 
   async #readConsole(): Promise<void> {
