@@ -4,6 +4,8 @@ import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import {
+  type Branching,
+  type BranchOptions,
   type BuildOptions,
   type Engine,
   EngineError,
@@ -59,6 +61,17 @@ export function fakeManifest(id: string, template: string): Manifest {
   } as Manifest;
 }
 
+/** A snapshot that was branched off a sandbox. */
+function fakeBranch(id: string, sandbox: string, origin: Manifest, previous: Manifest): Manifest {
+  const chain = [...(previous.branch?.chain ?? []), previous.id];
+  const extents = [
+    { kind: 'data' as const, guestOffset: 0, length: 4096, fileOffset: 0 },
+    { kind: 'zero' as const, guestOffset: 8192, length: 4096 },
+  ];
+  const branch = { parent: previous.id, chain, sandbox, mode: 'live', pauseMs: 3, extents };
+  return { ...origin, id, createdAt: Date.now(), branch } as unknown as Manifest;
+}
+
 /** A snapshot id made of a short word. */
 export function snapshotId(word: string): string {
   return `sn-${word.padEnd(16, '0')}`;
@@ -67,6 +80,8 @@ export function snapshotId(word: string): string {
 export interface FakeEngineControls {
   /** Children whose index is in it fail. */
   failing: Set<number>;
+  /** What the writing of each branch waits for; it fails when that does. */
+  branchWritten: () => Promise<void>;
   /** Thrown by fork before anything starts. */
   forkError: Error | null;
   /** Milliseconds of a build's step; a step `wait` lasts until the build is cancelled. */
@@ -122,9 +137,11 @@ export class FakeMachine implements Machine {
     this.#interpreter ??= fakeInterpreter();
     return this.#interpreter;
   };
-  branch = async (): Promise<never> => {
+  /** How it is branched; set by the engine. */
+  capture: (options: BranchOptions) => Promise<Branching> = async () => {
     throw new EngineError('unsupported', 'the machine of this test captures nothing');
   };
+  branch = (options: BranchOptions) => this.capture(options);
   pause = async () => undefined;
   resume = async () => undefined;
   logs = async () => ({ console: 'console text', vmm: 'vmm text' });
@@ -147,6 +164,7 @@ export function fakeEngine(options: EngineOptions): Engine & { controls: FakeEng
   const machines = new Map<string, FakeMachine>();
   const controls: FakeEngineControls = {
     failing: new Set(),
+    branchWritten: async () => undefined,
     forkError: null,
     buildMs: 1,
     buildError: null,
@@ -166,6 +184,19 @@ export function fakeEngine(options: EngineOptions): Engine & { controls: FakeEng
   const make = (child: Pick<ForkChild, 'id' | 'hostname' | 'env'>, manifest: Manifest) => {
     const machine = new FakeMachine(runDir(child.id), manifest, child);
     machines.set(child.id, machine);
+    let previous = manifest;
+    machine.capture = async (options) => {
+      options.signal?.throwIfAborted();
+      const captured = fakeBranch(options.snapshotId, child.id, manifest, previous);
+      const ready = controls.branchWritten().then(() => {
+        mkdirSync(snapshotDir(captured.id), { recursive: true });
+        writeFileSync(join(snapshotDir(captured.id), 'manifest.json'), JSON.stringify(captured));
+        previous = captured;
+        return { manifest: captured, copyMs: 2, physicalBytes: 4096, logicalBytes: 8192 };
+      });
+      ready.catch(() => undefined);
+      return { snapshotId: captured.id, mode: 'live', pauseMs: 3, ready };
+    };
     return machine;
   };
   const part = {
