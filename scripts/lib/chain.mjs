@@ -19,6 +19,18 @@ export function quickstart(args) {
 }
 
 /**
+ * @param {readonly string[]} args for the bench
+ * @returns {Promise<number>} exit code
+ */
+export function bench(args) {
+  return reportFailure(async () => {
+    await setup();
+    await build();
+    return run(process.execPath, ['--import', 'tsx', join(root, 'bench/main.ts'), ...args], { cwd: root });
+  });
+}
+
+/**
  * @param {readonly string[]} args for vitest; default: unit tests and tests over microVMs
  * @returns {Promise<number>} exit code
  */
@@ -35,7 +47,7 @@ export function test(args) {
     }
     const projects = args.some((arg) => arg.startsWith('--project'))
       ? []
-      : ['unit', 'agent', 'vm', 'leftovers'].flatMap((name) => ['--project', name]);
+      : ['unit', 'agent', 'vm', 'python', 'leftovers'].flatMap((name) => ['--project', name]);
     const vitest = join(root, 'node_modules/vitest/vitest.mjs');
     return run(process.execPath, [vitest, 'run', ...projects, ...args], { cwd: root });
   });
