@@ -237,6 +237,21 @@ describe('lineage', () => {
     expect(body).toEqual({ removed: [second, first], freed_bytes: 6, dry_run: false });
   });
 
+  it('lets a garbage collection take what has no tag and no use, with what stands on that alone', async () => {
+    const kept = (await branch()).body.id;
+    await branch({ tag: 'half' });
+    const first = (await branch()).body.id;
+    const second = (await branch()).body.id;
+    const dry = await test.call<RemovalReport>('POST', '/v1/snapshots/gc?dry_run=true');
+    expect(dry.body).toEqual({ removed: [second, first], freed_bytes: 6, dry_run: true });
+    expect(await info(second)).toMatchObject({ status: 'ready' });
+    const { body } = await test.call<RemovalReport>('POST', '/v1/snapshots/gc');
+    expect(body).toEqual({ removed: [second, first], freed_bytes: 6, dry_run: false });
+    expect((await test.call<SnapshotInfo[]>('GET', '/v1/snapshots')).body.map(({ id }) => id)).toContain(
+      kept,
+    );
+  });
+
   it('keeps the snapshot of a rebuilt template while a branch stands on it', async () => {
     const { id } = (await branch()).body;
     await test.call('DELETE', `/v1/sandboxes/${box}`);
