@@ -156,7 +156,8 @@ class LocalEngine implements Engine {
     const { accelerator } = manifest.machine;
     if (accelerator === 'kvm') {
       const choice = await this.#choose();
-      if (choice.accelerator !== 'kvm') return `it was made with accelerator kvm; here ${choice.reason}`;
+      if (choice.accelerator !== 'kvm')
+        return `it was made with accelerator kvm, this host has ${choice.accelerator}: ${choice.reason}`;
     }
     return incompatibility(manifest.machine, {
       ...manifest.machine,
