@@ -238,7 +238,7 @@ class Conversation {
 
   #fail(error: ApiError): void {
     if (this.#phase === 'over') return;
-    this.#send({ type: 'error', error: error.body });
+    this.#send({ type: 'error', error: this.#services.sandboxes.explain(this.#id, error).body });
     this.#socket.close(errorCloseCode);
     // Its process, if there is one, ends as when a client goes away.
     const process = this.#process;

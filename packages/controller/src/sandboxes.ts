@@ -182,17 +182,18 @@ export class Sandboxes {
     if (entry.row.state === 'unreachable') await this.#adopt(entry);
     const { row, machine } = entry;
     if (row.state === 'running' && machine !== null) return machine;
-    if (row.state === 'exited') {
-      throw new ApiError(
-        'sandbox_exited',
-        { value: id, reason: row.exit?.reason ?? 'unknown' },
-        { details: { exit: row.exit } },
-      );
-    }
+    if (row.state === 'exited') throw exitedError(row);
     if (row.state === 'unreachable') {
       throw new ApiError('guest_unreachable', { sandbox: id, problem: 'its shim does not answer' });
     }
     throw new ApiError('sandbox_not_running', { value: id, state: row.state });
+  }
+
+  /** What a failed call to a sandbox is called: where it has ended meanwhile, that is why. */
+  explain(id: string | undefined, error: ApiError): ApiError {
+    const entry = this.#entries.get(this.#aliases.get(id ?? '') ?? id ?? '');
+    if (entry?.row.state !== 'exited' || error.code !== 'guest_unreachable') return error;
+    return exitedError(entry.row, error);
   }
 
   /** Warm interpreters of a sandbox that runs. */
@@ -430,4 +431,9 @@ export class Sandboxes {
 /** An id as it stands in a message: as it is when it looks like one, else quoted. */
 function shown(id: string): string {
   return /^[A-Za-z0-9_-]{1,64}$/.test(id) ? id : quoteValue(id);
+}
+
+function exitedError(row: SandboxRow, cause?: unknown): ApiError {
+  const reason = row.exit?.reason ?? 'unknown';
+  return new ApiError('sandbox_exited', { value: row.id, reason }, { details: { exit: row.exit }, cause });
 }

@@ -138,7 +138,8 @@ function guard(app: Server, services: Services, authorize: ReturnType<typeof cre
     services.metrics.answered(request.method, route, reply.statusCode, reply.elapsedTime / 1000);
   });
   app.setErrorHandler((error: FastifyError, request, reply) => {
-    const { status, body } = answerOf(error);
+    const { id } = (request.params ?? {}) as { id?: string };
+    const { status, body } = services.sandboxes.explain(id, answerOf(error));
     if (status >= 500) {
       const route = request.routeOptions.url ?? request.url;
       services.log.error({ err: error, method: request.method, route, code: body.code }, 'a request failed');
@@ -156,9 +157,8 @@ function guard(app: Server, services: Services, authorize: ReturnType<typeof cre
 }
 
 /** Status and body of an error answer. */
-function answerOf(error: Error): { status: number; body: ApiError['body'] } {
-  const known = ofFramework(error) ?? toApiError(error);
-  return { status: known.status, body: known.body };
+function answerOf(error: Error): ApiError {
+  return ofFramework(error) ?? toApiError(error);
 }
 
 /** What fastify refuses by itself. */

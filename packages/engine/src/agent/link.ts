@@ -33,6 +33,7 @@ export class Link {
   #deadline: NodeJS.Timeout | undefined;
   #lastError: Error | null = null;
   #fruitless = 0;
+  #connected = false;
   #everOpen = false;
 
   constructor(o: LinkOptions) {
@@ -70,6 +71,7 @@ export class Link {
   }
 
   #broke(error: Error): void {
+    this.#connected = false;
     this.#lastError = error;
     this.#fruitless = this.conversation.progressed ? 0 : this.#fruitless + 1;
     // A guest that answers SYNC and then nothing is as gone as one that does not answer.
@@ -80,7 +82,7 @@ export class Link {
   #startDeadline(ms: number): void {
     this.#deadline = setTimeout(() => {
       this.#deadline = undefined;
-      if (this.conversation.progressed) return;
+      if (this.#connected && this.conversation.progressed) return;
       const why = this.#lastError ? `: ${this.#lastError.message}` : '';
       const what = this.#everOpen ? 'did not come back' : 'did not answer';
       this.conversation.end(
@@ -107,6 +109,7 @@ export class Link {
         this.#fruitless++;
         continue;
       }
+      this.#connected = true;
       this.conversation.use(new Connection(duplex, this.#o.sessionId, this.conversation));
       return;
     }

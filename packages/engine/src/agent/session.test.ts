@@ -3,7 +3,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import { symlinkSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
-import { Readable } from 'node:stream';
+import { type Duplex, Readable } from 'node:stream';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type AgentHost, agentIsBuilt, startAgentHost } from '../../../../test/agent-cut/agent-host.js';
 import { AgentError } from './errors.js';
@@ -263,6 +263,25 @@ describe.skipIf(!agentIsBuilt)('session with the agent', () => {
     await session.ping();
     const stats = await Promise.all(Array.from({ length: 200 }, () => session.files.stat('/tmp')));
     expect(new Set(stats.map((s) => s.type))).toEqual(new Set(['directory']));
+  });
+
+  it('ends what it waits for when the guest is gone, though it had just answered', async () => {
+    await using mine = await startAgentHost();
+    let gone = false;
+    let last: Duplex | undefined;
+    const own = await openAgentSession({
+      dial: async () => {
+        if (gone) throw new Error('nobody there');
+        last = await mine.dial();
+        return last;
+      },
+      reconnectTimeoutMs: 300,
+    });
+    const p = await own.spawn({ command: ['sleep', '30'] });
+    gone = true;
+    last?.destroy();
+    await expect(p.wait()).rejects.toMatchObject({ code: 'unreachable' });
+    await own.closed;
   });
 
   it('refuses to begin what is already aborted', async () => {

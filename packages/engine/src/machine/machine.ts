@@ -65,6 +65,8 @@ export class QemuMachine implements Machine {
     this.#brancher = new Brancher(parts);
     if (parts.session) this.#keepSession(Promise.resolve(parts.session));
     this.#followShutdown();
+    // Nobody waits for the answer of a guest that is gone.
+    void this.exited.then(() => this.#closeSession());
   }
 
   get vmmPid(): number {
