@@ -85,8 +85,7 @@ async function handle(message) {
   let answer;
   try {
     if (typeof message.code !== 'string') throw new TypeError('an eval needs its code as a string');
-    for (const [name, value] of Object.entries(message.env ?? {})) process.env[name] = String(value);
-    renew(message.generation);
+    renew(message.generation, message.env ?? {});
     const most = Number.isInteger(message.max_value) ? message.max_value : MAX_VALUE;
     answer = await run(message.code, `<eval ${++count}>`, most);
   } catch (error) {
@@ -95,8 +94,11 @@ async function handle(message) {
   worker.postMessage({ type: 'result', id: message.id, ...answer });
 }
 
-function renew(told) {
+function renew(told, env) {
   let now = told;
+  // Environment that comes with a generation belongs to it: told again, it must not undo what code has set since.
+  if (told === undefined || told !== generation)
+    for (const [name, value] of Object.entries(env)) process.env[name] = String(value);
   if (now === undefined) {
     try {
       now = readFileSync(GENERATION_FILE, 'utf8').trim();

@@ -189,8 +189,11 @@ class Interpreter:
         except Exception:
             pass
 
-    def renew(self, generation):
-        """Seeds anew what a copy would share with its siblings."""
+    def renew(self, generation, env):
+        """Seeds anew what a copy would share with its siblings, and takes over the environment that it got."""
+        # Environment that comes with a generation belongs to it: told again, it must not undo what code has set since.
+        if generation is None or generation != self.generation:
+            os.environ.update({str(name): str(value) for name, value in env.items()})
         if generation is None:
             try:
                 with open(GENERATION_FILE) as file:
@@ -324,9 +327,7 @@ def answer(channel, capture, interpreter, message):
     capture.id = message.get("id")
     env = message.get("env")
     try:
-        if isinstance(env, dict):
-            os.environ.update({str(name): str(value) for name, value in env.items()})
-        interpreter.renew(message.get("generation"))
+        interpreter.renew(message.get("generation"), env if isinstance(env, dict) else {})
         code = message.get("code")
         if not isinstance(code, str):
             raise TypeError("an eval needs its code as a string")

@@ -158,6 +158,17 @@ describe.skipIf(!agentIsBuilt)('python', () => {
     python = again;
   });
 
+  it('takes the environment of its machine over once', async () => {
+    const identity = { generation: 'a'.repeat(32), env: { OWN: 'machine' } };
+    await python.close();
+    const first = await openInterpreter(session, process.handle, identity);
+    expect((await first.eval('os.environ["OWN"]')).value).toBe("'machine'");
+    await first.eval('os.environ["OWN"] = "code"');
+    await first.close();
+    python = await openInterpreter(session, process.handle, identity);
+    expect((await python.eval('os.environ["OWN"]')).value).toBe("'code'");
+  });
+
   it('reports its own death', async () => {
     await expect(python.eval('os._exit(7)')).rejects.toMatchObject({ code: 'interpreter_died' });
     await expect(python.eval('1')).rejects.toThrow('exit code 7');

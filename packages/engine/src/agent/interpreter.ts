@@ -28,6 +28,13 @@ interface Ready {
   version: string;
 }
 
+/** Who the machine is by now: an interpreter that was copied seeds itself anew and takes this environment over, once. */
+export interface MachineIdentity {
+  /** 32 hex digits. */
+  generation: string;
+  env: Record<string, string>;
+}
+
 /**
  * Follows a warm interpreter that runs in the guest. It may be amid something of the machine it was copied from; what that
  * leaves behind is ignored.
@@ -35,10 +42,11 @@ interface Ready {
 export async function openInterpreter(
   session: AgentSession,
   handle: number | ProcessInfo,
+  identity?: MachineIdentity,
 ): Promise<Interpreter> {
   const number = typeof handle === 'number' ? handle : handle.handle;
   const process = await session.attach(number, { from: 'now', lossless: true, stdin: true });
-  return new WarmInterpreter(process);
+  return new WarmInterpreter(process, identity);
 }
 
 class WarmInterpreter implements Interpreter {
@@ -52,11 +60,14 @@ class WarmInterpreter implements Interpreter {
   #ready: Ready | null = null;
   readonly #waitingReady = new Set<{ resolve: (r: Ready) => void; reject: (e: Error) => void }>();
   #over: AgentError | null = null;
+  /** Told with the first evaluation. */
+  #identity: MachineIdentity | undefined;
   /** A line feed before the first line ends what another host may have left half-written. */
   #begun = false;
   readonly #lines: LineReader;
 
-  constructor(process: AgentProcess) {
+  constructor(process: AgentProcess, identity?: MachineIdentity) {
+    this.#identity = identity;
     this.handle = process.handle;
     this.#process = process;
     this.#lines = new LineReader(
@@ -121,10 +132,12 @@ class WarmInterpreter implements Interpreter {
       id,
       code,
       max_value: maxOutput,
+      ...this.#identity,
       ...(o.generation === undefined ? {} : { generation: o.generation }),
       ...(o.env === undefined ? {} : { env: o.env }),
       ...(o.timeoutMs ? { timeout_ms: o.timeoutMs } : {}),
     });
+    this.#identity = undefined;
     const timers: NodeJS.Timeout[] = [];
     const signals: Promise<void>[] = [];
     const interrupt = (): void => {

@@ -41,7 +41,7 @@ export async function startChild(
       Object.assign(clock.timings, await waiting.load(source, limit.signal));
       clock.lap(null);
     }
-    const facts = { id, snapshotId: source.manifest.id, generation: identity.generation, hostname };
+    const facts = { id, snapshotId: source.manifest.id, generation: identity.generation, hostname, env };
     await writeSandboxFile(vmm.dir, { ...facts, ram: waiting.ram.map(storedRange) });
     await waiting.moveTo(host.runRoot, id);
     let session: AgentSession;
@@ -63,6 +63,7 @@ export async function startChild(
       vmm,
       manifest,
       generation,
+      env,
       hostname,
       timings,
       session,

@@ -50,6 +50,7 @@ export async function adoptMachine(
       vmm: new QemuVmm(spec.dir, shim, qmp),
       manifest,
       generation: facts.generation,
+      env: facts.env,
       hostname: facts.hostname,
       timings: noTimings,
       ram: facts.ram.map(ramRange),

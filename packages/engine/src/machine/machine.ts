@@ -17,6 +17,8 @@ export interface MachineParts {
   vmm: QemuVmm;
   manifest: Manifest;
   generation: string;
+  /** What its fork has set for every process. */
+  env: Record<string, string>;
   hostname: string;
   timings: ForkTimings;
   log: LogFunction;
@@ -44,6 +46,7 @@ export class QemuMachine implements Machine {
   readonly timings: ForkTimings;
   readonly exited: Promise<VmmExit>;
   readonly #vmm: QemuVmm;
+  readonly #env: Record<string, string>;
   readonly #log: LogFunction;
   readonly #brancher: Brancher;
   readonly #interpreters = new Map<string, Promise<Interpreter>>();
@@ -61,6 +64,7 @@ export class QemuMachine implements Machine {
     this.timings = parts.timings;
     this.exited = parts.vmm.shim.exited;
     this.#vmm = parts.vmm;
+    this.#env = parts.env;
     this.#log = parts.log;
     this.#brancher = new Brancher(parts);
     if (parts.session) this.#keepSession(Promise.resolve(parts.session));
@@ -97,7 +101,8 @@ export class QemuMachine implements Machine {
     }
     const known = this.#interpreters.get(wanted.name);
     if (known) return await this.#orExited(known);
-    const opening = this.session(signal).then((session) => openInterpreter(session, wanted.handle));
+    const identity = { generation: this.generation, env: this.#env };
+    const opening = this.session(signal).then((session) => openInterpreter(session, wanted.handle, identity));
     this.#interpreters.set(wanted.name, opening);
     opening.catch(() => this.#interpreters.delete(wanted.name));
     return await this.#orExited(opening);

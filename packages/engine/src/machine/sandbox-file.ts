@@ -12,6 +12,8 @@ const SandboxFile = Type.Object(
     snapshotId: Type.String({ pattern: '^sn-[0-9a-hjkmnp-tv-z]{16}$' }),
     generation: Type.String({ pattern: '^[0-9a-f]{32}$' }),
     hostname: Type.String(),
+    /** What its fork has set for every process, for interpreters that run already. May hold secrets: the file is the daemon's alone. */
+    env: Type.Record(Type.String(), Type.String()),
     /** Where guest RAM lies in the VMM; addresses as decimal text, since they do not fit a number. */
     ram: Type.Array(
       Type.Object(
