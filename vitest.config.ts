@@ -1,11 +1,15 @@
 import { defineConfig } from 'vitest/config';
 
-/** Tests over microVMs: each boots or forks machines, so few of them run at once. */
+/**
+ * Tests over microVMs: each boots or forks machines, so few of them run at once. Many bound the time of something; on a host that others
+ * load as well, one that fails is tried once more, and the runner says so.
+ */
 const overMachines = {
   testTimeout: 60_000,
   hookTimeout: 60_000,
   teardownTimeout: 60_000,
   maxWorkers: 2,
+  retry: 1,
   globalSetup: ['test/support/global-setup.ts'],
   setupFiles: ['test/support/env.ts'],
 };
@@ -47,7 +51,7 @@ export default defineConfig({
           include: ['test/python/**/*.test.ts'],
           ...overMachines,
           globalSetup: ['test/python/global-setup.ts'],
-          sequence: { groupOrder: 1 },
+          sequence: { groupOrder: 2 },
         },
       },
       {
@@ -57,7 +61,7 @@ export default defineConfig({
           include: ['test/leftovers/**/*.test.ts'],
           ...overMachines,
           maxWorkers: 1,
-          sequence: { groupOrder: 2 },
+          sequence: { groupOrder: 3 },
         },
       },
       {
@@ -65,7 +69,7 @@ export default defineConfig({
           name: 'parity',
           include: ['test/parity/**/*.test.ts'],
           ...overMachines,
-          sequence: { groupOrder: 3 },
+          sequence: { groupOrder: 7 },
         },
       },
       {
