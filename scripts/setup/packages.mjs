@@ -14,6 +14,8 @@ const needed = [
   { name: 'busybox-static', program: 'busybox' },
   { name: 'gcc', program: 'gcc' },
   { name: 'libc6-dev', program: null },
+  // The driver of warm Pythons is tested on the host.
+  { name: 'python3', program: 'python3' },
   { name: 'ca-certificates', program: null },
   // The keys that Debian's packages are checked against; there on Debian, not on Ubuntu.
   { name: 'debian-archive-keyring', program: null },
