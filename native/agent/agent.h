@@ -149,7 +149,7 @@ extern struct options options;
 struct job;
 /* Runs on a worker; returns through job_fail/job_reply/job_done exactly as a verb would with slot_*. */
 typedef void job_body(struct job *j, const struct fields *f);
-/* Queues the body; copies the request. Fails the slot with ST_BUSY when 64 jobs wait. 16 workers, started with the first job after boot. */
+/* Queues the body; copies the request. Every request that there can be may wait for a worker. 16 workers, started with the first job after boot. */
 void job_start(struct slot *s, job_body *body, bool input, bool output);
 void job_reply(struct job *j, const struct out *o);
 void job_fail(struct job *j, int status, int err, const char *format, ...) __attribute__((format(printf, 4, 5)));

@@ -1,10 +1,9 @@
 /** Branches: captures of running sandboxes into new snapshots. */
 import type { BranchReply, BranchRequest, PromoteReply, SnapshotInfo } from '@forkd/api';
 import type { Branching, Machine } from '@forkd/engine';
-import { messageOf } from '@forkd/engine';
+import { messageOf, newId } from '@forkd/engine';
 import type { Draft } from './drafts.js';
 import { ApiError, toApiError } from './errors.js';
-import { newSnapshotId } from './ids.js';
 import type { Log } from './log.js';
 import type { Sandboxes } from './sandboxes.js';
 import type { Snapshots } from './snapshots.js';
@@ -134,7 +133,7 @@ export class Branches {
       });
     const { name } = machine.manifest.template;
     const row = {
-      id: newSnapshotId(),
+      id: newId('sn'),
       template: name,
       status: 'writing' as const,
       createdAt: Date.now(),

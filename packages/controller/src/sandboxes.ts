@@ -12,10 +12,9 @@ import {
   type SandboxInfo,
   type SandboxState,
 } from '@forkd/api';
-import { type Engine, EngineError, type Machine, messageOf, type VmmExit } from '@forkd/engine';
+import { type Engine, EngineError, type Machine, messageOf, newId, type VmmExit } from '@forkd/engine';
 import { ApiError, toApiError } from './errors.js';
 import { exitInfo } from './exit-info.js';
-import { newSandboxId } from './ids.js';
 import { type Interpreters, openInterpreters } from './interpreters.js';
 import type { Log } from './log.js';
 import type { Registry, SandboxRow } from './registry/registry.js';
@@ -282,7 +281,7 @@ export class Sandboxes {
     index: number,
     metadata: Record<string, string>,
   ): Entry {
-    const id = newSandboxId();
+    const id = newId('sb');
     const row: SandboxRow = {
       id,
       snapshotId,

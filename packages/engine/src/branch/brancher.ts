@@ -126,9 +126,9 @@ export class Brancher {
   }
 
   async #capture(options: BranchOptions, chain: Chain, draft: SnapshotDraft): Promise<Held> {
-    const { vmm, ram, manifest, store } = this.#source;
+    const { vmm, ram, manifest } = this.#source;
     const { shim } = vmm;
-    const origin = (await store.chain(manifest)).files.length;
+    const origin = (manifest.branch?.chain.length ?? 0) + 1; // files of the snapshot that it was forked from
     const [disk, prepared] = await Promise.all([
       this.#overlays.prepare(manifest.diskBytes),
       shim.capturePrepare({

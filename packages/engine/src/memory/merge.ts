@@ -1,4 +1,4 @@
-import { type LayerExtent, type MergedExtent, PAGE } from './extents.js';
+import type { LayerExtent, MergedExtent } from './extents.js';
 
 /**
  * Merges a base and its layers into one map: the topmost file wins, each page is listed once, in guest order.
@@ -75,9 +75,4 @@ function continues(last: MergedExtent, next: MergedExtent): boolean {
 function lastEnd(map: readonly MergedExtent[]): number {
   const last = map.at(-1);
   return last ? last.guestOffset + last.length : 0;
-}
-
-/** Number of pages of a map that come from above the base. */
-export function pagesAboveBase(map: readonly MergedExtent[]): number {
-  return map.reduce((sum, e) => (e.kind === 'data' && e.file === 0 ? sum : sum + e.length / PAGE), 0);
 }

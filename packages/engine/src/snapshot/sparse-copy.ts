@@ -1,10 +1,10 @@
 import { type FileHandle, open } from 'node:fs/promises';
 import { sha256 } from '../hash.js';
+import { PAGE } from '../memory/index.js';
 
 /** Bytes that one hash of a manifest covers. */
 export const CHUNK_BYTES = 4 * 1024 * 1024;
 
-const PAGE = 4096;
 const ZERO_PAGE = Buffer.alloc(PAGE);
 const ZERO_CHUNK = Buffer.alloc(CHUNK_BYTES);
 
