@@ -12,8 +12,6 @@ import { proveKvm } from './host/proof.js';
 import { vmmUser } from './host/user.js';
 import { isId } from './ids.js';
 import { adoptMachine, sweepSandbox } from './machine/adopt.js';
-import { findQemu } from './qemu/binary.js';
-import { builderHost } from './qemu/builder-host.js';
 import { probeAbilities, type ShimAbilities } from './shim/index.js';
 import {
   incompatibility,
@@ -23,6 +21,7 @@ import {
   verifySnapshot,
 } from './snapshot/index.js';
 import { Standby } from './standby/standby.js';
+import { builderHost } from './template/builder-host.js';
 import { buildTemplate, parseTemplate } from './template/index.js';
 import {
   type BuildOptions,
@@ -38,6 +37,7 @@ import {
   type SnapshotSizes,
   type StandbyReport,
 } from './types.js';
+import { driverOf } from './vmm/drivers.js';
 
 /** Directories of the state directory that the engine owns. */
 const directories = ['run', 'cache', 'cache/images', 'builds', 'templates'] as const;
@@ -123,6 +123,7 @@ class LocalEngine implements Engine {
     const { current, ...rest } = options;
     const [abilities, choice] = await Promise.all([this.#probe(), this.#choose(options.signal)]);
     const host = builderHost({
+      driver: driverOf('qemu'),
       store: this.#store,
       shimBinary: this.#shimBinary,
       abilities,
@@ -161,7 +162,7 @@ class LocalEngine implements Engine {
     }
     return incompatibility(manifest.machine, {
       ...manifest.machine,
-      ...(await hostPin(accelerator, this.#shimBinary)),
+      ...(await hostPin(driverOf(manifest.machine.engine), accelerator, this.#shimBinary)),
     });
   }
 
@@ -255,7 +256,12 @@ class LocalEngine implements Engine {
   #choose(signal?: AbortSignal): Promise<AcceleratorChoice> {
     const prove = async (proofSignal?: AbortSignal): Promise<void> => {
       const abilities = await this.#probe();
-      await proveKvm({ home: this.home, nativeDir: this.#nativeDir, abilities, signal: proofSignal });
+      await proveKvm(driverOf('qemu'), {
+        home: this.home,
+        nativeDir: this.#nativeDir,
+        abilities,
+        signal: proofSignal,
+      });
     };
     if (this.#choice) return this.#choice;
     const choosing = chooseAccelerator(this.home, prove, signal);
@@ -303,10 +309,12 @@ class LocalEngine implements Engine {
   }
 
   async #childHost(manifest: Manifest): Promise<ChildHost> {
-    const [abilities, qemu] = await Promise.all([this.#probe(), findQemu()]);
+    const driver = driverOf(manifest.machine.engine);
+    const [abilities, { path }] = await Promise.all([this.#probe(), driver.find()]);
     return {
       runRoot: join(this.home, 'run'),
-      qemu: qemu.path,
+      driver,
+      binary: path,
       shimBinary: this.#shimBinary,
       abilities,
       user: vmmUser(abilities, manifest.machine.accelerator),

@@ -4,19 +4,18 @@ import { join } from 'node:path';
 import { EngineError, messageOf } from '../errors.js';
 import type { VmmUser } from '../machine/run-directory.js';
 import { coveredBytes } from '../memory/index.js';
-import type { QemuVmm } from '../qemu/vmm.js';
 import type { CapturedLayer, PreparedCapture, RamRange } from '../shim/index.js';
 import { MOST_LINKS } from '../snapshot/chain.js';
 import type { Chain, Manifest, SnapshotStore } from '../snapshot/index.js';
 import { sealPart } from '../snapshot/seal.js';
 import { type SnapshotDraft, spaceError } from '../snapshot/store.js';
 import type { BranchedSnapshot, Branching, BranchOptions, LogFunction } from '../types.js';
-import { Overlays } from './overlays.js';
+import type { Vmm, VmmDisks } from '../vmm/types.js';
 import { pauseFor } from './pause.js';
 
 export interface BranchSource {
   id: string;
-  vmm: QemuVmm;
+  vmm: Vmm;
   /** Of the snapshot that the sandbox was forked from. */
   manifest: Manifest;
   ram: readonly RamRange[];
@@ -52,7 +51,7 @@ export class Brancher {
   #previous: Manifest;
   /** How many of the frozen overlays that link holds. */
   #covered = 0;
-  readonly #overlays: Overlays;
+  readonly #overlays: VmmDisks;
   /** Branches queue: the shim holds one capture at a time. */
   #last: Promise<unknown> = Promise.resolve();
   readonly #stop = new AbortController();
@@ -60,7 +59,7 @@ export class Brancher {
   constructor(source: BranchSource) {
     this.#source = source;
     this.#previous = source.manifest;
-    this.#overlays = new Overlays(source.vmm, source.user);
+    this.#overlays = source.vmm.disks(source.user);
   }
 
   /** Takes a branch after those before it have been written. Resolves when the source runs again. */
@@ -223,7 +222,7 @@ async function readState(path: string): Promise<Buffer> {
   await using file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
   const facts = await file.stat();
   if (!facts.isFile() || facts.size === 0 || facts.size > MOST_STATE)
-    throw new EngineError('vmm_failed', `QEMU saved a device state of ${facts.size} bytes`);
+    throw new EngineError('vmm_failed', `the VMM saved a device state of ${facts.size} bytes`);
   return await file.readFile();
 }
 

@@ -1,11 +1,11 @@
 import { randomBytes } from 'node:crypto';
 import type { AgentSession } from '../agent/index.js';
 import { deadline } from '../deadline.js';
-import { QemuMachine } from '../machine/machine.js';
+import { SandboxMachine } from '../machine/machine.js';
 import { storedRange, writeSandboxFile } from '../machine/sandbox-file.js';
-import { orEnded } from '../qemu/vmm.js';
 import type { PrimedChild } from '../standby/primed.js';
 import type { ForkChild, ForkTimings } from '../types.js';
+import { orEnded } from '../vmm/ended.js';
 import { askAgent, type Identity, introduce } from './identity.js';
 import { CHILD_MS, type ChildHost, type ChildSource, startWaiting, type WaitingVmm } from './waiting.js';
 
@@ -27,7 +27,7 @@ export async function startChild(
   child: ForkChild,
   start: Start,
   signal?: AbortSignal,
-): Promise<QemuMachine> {
+): Promise<SandboxMachine> {
   using limit = deadline(`the fork of ${child.id}`, CHILD_MS, signal);
   const { id, hostname, metadata } = child;
   const env = { ...source.manifest.template.env, ...child.env };
@@ -48,7 +48,7 @@ export async function startChild(
     if (start.kind === 'primed') {
       session = start.child.session;
       const told = introduce(session, identity, everything, limit.signal);
-      await orEnded(Promise.all([told, vmm.cont(limit.signal)]), vmm.shim, limit.signal);
+      await orEnded(Promise.all([told, vmm.resume(limit.signal)]), vmm.shim, limit.signal);
     } else {
       session = await orEnded(resumeAs(waiting, identity, limit.signal), vmm.shim, limit.signal);
     }
@@ -58,7 +58,7 @@ export async function startChild(
     const timings = clock.end();
     const { ram } = waiting;
     const { log, store, user } = host;
-    return new QemuMachine({
+    return new SandboxMachine({
       id,
       vmm,
       manifest,
@@ -97,7 +97,7 @@ function waitingOf(
 /** Lets a loaded child run and tells it who it is. All its processes but the agent are frozen until hello has thawed them. */
 async function resumeAs(waiting: WaitingVmm, identity: Identity, signal: AbortSignal): Promise<AgentSession> {
   const opening = askAgent(waiting.vmm, CHILD_MS);
-  await waiting.vmm.cont(signal);
+  await waiting.vmm.resume(signal);
   const session = await opening;
   try {
     await introduce(session, identity, everything, signal);

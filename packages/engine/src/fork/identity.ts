@@ -1,10 +1,7 @@
 import { randomBytes } from 'node:crypto';
-import { join } from 'node:path';
 import { type AgentSession, openAgentSession } from '../agent/index.js';
-import { vmmFiles } from '../qemu/argv.js';
-import type { QemuVmm } from '../qemu/vmm.js';
 import type { ForkChild } from '../types.js';
-import { connectUnix } from '../unix-socket.js';
+import type { Vmm } from '../vmm/types.js';
 
 /** Who a machine is from now on. */
 export type Identity = Pick<ForkChild, 'hostname' | 'env' | 'metadata'> & {
@@ -24,9 +21,9 @@ const ENTROPY_BYTES = 64;
  *
  * @param connectTimeoutMs how long the answer may take, ms
  */
-export function askAgent(vmm: QemuVmm, connectTimeoutMs: number): Promise<AgentSession> {
+export function askAgent(vmm: Vmm, connectTimeoutMs: number): Promise<AgentSession> {
   const opening = openAgentSession({
-    dial: (signal) => connectUnix(join(vmm.dir, vmmFiles.agent), signal),
+    dial: (signal) => vmm.dialAgent(signal),
     connectTimeoutMs,
   });
   opening.catch(() => {});

@@ -1,20 +1,11 @@
 import { randomBytes } from 'node:crypto';
 import { rename } from 'node:fs/promises';
 import { join } from 'node:path';
-import {
-  linkDisks,
-  linkImage,
-  makeOverlay,
-  makeRunDirectory,
-  removeRunDirectory,
-  type VmmUser,
-} from '../machine/run-directory.js';
-import { childArgv, type MachineShape } from '../qemu/argv.js';
-import { enableEvents, type LoadSource, loadChild } from '../qemu/load.js';
-import { QemuVmm } from '../qemu/vmm.js';
+import { makeRunDirectory, removeRunDirectory, type VmmUser } from '../machine/run-directory.js';
 import type { RamRange, ShimAbilities } from '../shim/index.js';
 import type { Manifest, SnapshotStore } from '../snapshot/index.js';
 import type { LogFunction } from '../types.js';
+import type { LoadSource, MachineShape, Vmm, VmmDriver } from '../vmm/types.js';
 
 /** What all children of one snapshot share. */
 export interface ChildSource extends LoadSource {
@@ -29,7 +20,9 @@ export interface ChildSource extends LoadSource {
 /** What the host gives to every child. */
 export interface ChildHost {
   runRoot: string;
-  qemu: string;
+  driver: VmmDriver;
+  /** The engine's program: absolute path. */
+  binary: string;
   shimBinary: string;
   abilities: ShimAbilities;
   user: VmmUser | undefined;
@@ -45,11 +38,11 @@ export const STANDBY_PREFIX = 'standby-';
 
 /** A VMM that waits for a snapshot of its shape: no memory, no disk, no name yet. Owned by whoever holds it. */
 export class WaitingVmm implements AsyncDisposable {
-  readonly vmm: QemuVmm;
+  readonly vmm: Vmm;
   /** Where guest RAM lies in the VMM; known once it is loaded. */
   ram: RamRange[] = [];
 
-  constructor(vmm: QemuVmm) {
+  constructor(vmm: Vmm) {
     this.vmm = vmm;
   }
 
@@ -60,8 +53,7 @@ export class WaitingVmm implements AsyncDisposable {
 
   /** Gives it a snapshot. The machine is paused before and after. */
   async load(source: ChildSource, signal: AbortSignal): Promise<{ graftMs: number; loadMs: number }> {
-    await linkDisks(this.vmm.dir, source.disks);
-    const { ram, graftMs, loadMs } = await loadChild(this.vmm, source, signal);
+    const { ram, graftMs, loadMs } = await this.vmm.load(source, signal);
     this.ram = ram;
     return { graftMs, loadMs };
   }
@@ -70,8 +62,7 @@ export class WaitingVmm implements AsyncDisposable {
   async moveTo(runRoot: string, id: string): Promise<void> {
     const dir = join(runRoot, id);
     await rename(this.vmm.dir, dir);
-    this.vmm.dir = dir;
-    this.vmm.shim.moved(dir);
+    this.vmm.moved(dir);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -83,7 +74,7 @@ export class WaitingVmm implements AsyncDisposable {
 /** Everything that a waiting VMM is tied to, as one string. */
 export function shapeKey(source: ChildSource, host: ChildHost): string {
   const { manifest, shape, image } = source;
-  return JSON.stringify([shape, manifest.diskBytes, image, host.qemu, manifest.machine.engineSha256]);
+  return JSON.stringify([shape, manifest.diskBytes, image, host.binary, manifest.machine.engineSha256]);
 }
 
 /** Starts a VMM that waits, in a directory of its own. Whatever fails, nothing of it is left. */
@@ -95,17 +86,15 @@ export async function startWaiting(
   const dir = join(host.runRoot, `${STANDBY_PREFIX}${randomBytes(10).toString('hex')}`);
   await makeRunDirectory(dir, host.user);
   try {
-    await Promise.all([linkImage(dir, source.image), makeOverlay(dir, source.manifest.diskBytes, host.user)]);
-    const { shimBinary, abilities, user } = host;
-    const argv = childArgv(host.qemu, source.shape);
-    const vmm = await QemuVmm.start({ dir, argv, shimBinary, abilities, user }, signal);
-    try {
-      await enableEvents(vmm, signal);
-      return new WaitingVmm(vmm);
-    } catch (error) {
-      await vmm.destroy();
-      throw error;
-    }
+    const { binary, shimBinary, abilities, user } = host;
+    const { shape, image, manifest } = source;
+    const { diskBytes } = manifest;
+    return new WaitingVmm(
+      await host.driver.startWaiting(
+        { dir, binary, shimBinary, abilities, user, shape, image, diskBytes },
+        signal,
+      ),
+    );
   } catch (error) {
     await removeRunDirectory(dir);
     throw error;

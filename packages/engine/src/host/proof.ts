@@ -5,10 +5,9 @@ import { copyDisk, ensureDisk } from '../guest/disk.js';
 import { ensureImage } from '../guest/image.js';
 import { ensureInitramfs } from '../guest/initramfs.js';
 import { ensureKernel } from '../guest/kernel.js';
-import { vmmFiles } from '../qemu/argv.js';
-import { findQemu } from '../qemu/binary.js';
-import { bootMachine } from '../qemu/boot.js';
 import type { ShimAbilities } from '../shim/index.js';
+import { bootMachine } from '../vmm/boot.js';
+import { captured, type VmmDriver } from '../vmm/types.js';
 import { PROOF_MS } from './accelerator.js';
 import { hostPin } from './pin.js';
 import { vmmUser } from './user.js';
@@ -28,29 +27,27 @@ export interface ProofContext {
  *
  * @throws whatever failed
  */
-export async function proveKvm(context: ProofContext): Promise<void> {
+export async function proveKvm(driver: VmmDriver, context: ProofContext): Promise<void> {
   const { home, nativeDir, abilities, signal } = context;
   const shimBinary = join(nativeDir, 'forkd-shim');
   const kernel = await ensureKernel({ home, signal });
-  const [initramfs, image, disk, qemu, pin] = await Promise.all([
+  const [initramfs, image, disk, pin] = await Promise.all([
     ensureInitramfs({ home, nativeDir, kernel, signal }),
     ensureImage({ home, base: 'busybox', packages: [], signal }),
     ensureDisk({ home, bytes: 64 * MiB, signal }),
-    findQemu(),
-    hostPin('kvm', shimBinary),
+    hostPin(driver, 'kvm', shimBinary),
   ]);
   const parent = join(home, 'builds');
   await mkdir(parent, { recursive: true, mode: 0o700 });
   await using scratch = await scratchIn(parent);
-  await copyDisk(disk.path, join(scratch.dir, vmmFiles.disk), signal);
-  await using machine = await bootMachine({
+  await copyDisk(disk.path, join(scratch.dir, captured.disk), signal);
+  await using machine = await bootMachine(driver, {
     workDir: scratch.dir,
     shape: { accelerator: 'kvm', cpuModel: pin.cpuModel, memoryBytes: 128 * MiB, vcpus: 1 },
-    qemu: qemu.path,
     shimBinary,
     abilities,
     user: vmmUser(abilities, 'kvm'),
-    kernel: kernel.vmlinux ?? kernel.vmlinuz,
+    kernel,
     initrd: initramfs.path,
     image: image.path,
     tscKhz: pin.tscKhz,

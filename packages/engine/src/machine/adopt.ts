@@ -2,13 +2,12 @@ import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
 import { EngineError } from '../errors.js';
-import { vmmFiles } from '../qemu/argv.js';
-import { Qmp } from '../qemu/qmp.js';
-import { describeExit, orEnded, QemuVmm } from '../qemu/vmm.js';
 import { adoptShim, type Shim, type VmmExit } from '../shim/index.js';
 import type { SnapshotStore } from '../snapshot/index.js';
 import type { ForkTimings, LogFunction } from '../types.js';
-import { QemuMachine } from './machine.js';
+import { driverOf } from '../vmm/drivers.js';
+import { describeExit } from '../vmm/ended.js';
+import { SandboxMachine } from './machine.js';
 import { removeRunDirectory, type VmmUser } from './run-directory.js';
 import { ramRange, readSandboxFile } from './sandbox-file.js';
 
@@ -20,9 +19,6 @@ export interface AdoptionSpec {
 }
 
 const noTimings: ForkTimings = { spawnMs: 0, graftMs: 0, loadMs: 0, helloMs: 0, totalMs: 0 };
-
-/** QEMU's word for a guest that has shut down, and whose VMM waits for somebody to read its last words. */
-const GUEST_ENDED = 'shutdown';
 
 /** How long a shim that was greeted may take to tell of its VMM's end, ms. */
 const EXIT_MS = 200;
@@ -36,29 +32,30 @@ export async function adoptMachine(
   spec: AdoptionSpec,
   store: SnapshotStore,
   signal: AbortSignal,
-): Promise<QemuMachine> {
+): Promise<SandboxMachine> {
   const facts = await readSandboxFile(spec.dir, spec.id);
   const manifest = await store.manifest(facts.snapshotId);
+  const driver = driverOf(manifest.machine.engine);
   const shim = await adoptShim(spec.dir, { binary: spec.shimBinary, signal });
   try {
-    const qmp = await orEnded(Qmp.connect(join(spec.dir, vmmFiles.monitor), signal), shim, signal);
-    const { status } = await qmp.run<{ status: string }>('query-status', {}, { signal });
-    if (status === 'paused') await qmp.run('cont', {}, { signal });
-    else if (status !== 'running' && status !== GUEST_ENDED) throw halfMade(spec.id, status);
-    const machine = new QemuMachine({
+    const vmm = await driver.adopt(spec.dir, shim, signal);
+    const status = await vmm.status(signal);
+    if (status === 'paused') await vmm.resume(signal);
+    else if (status !== 'running' && status !== 'ended') throw halfMade(spec.id, status);
+    const machine = new SandboxMachine({
       id: spec.id,
-      vmm: new QemuVmm(spec.dir, shim, qmp),
+      vmm,
       manifest,
       generation: facts.generation,
       env: facts.env,
       hostname: facts.hostname,
       timings: noTimings,
       ram: facts.ram.map(ramRange),
-      user: await ownerOf(join(spec.dir, vmmFiles.overlay)),
+      user: await ownerOf(join(spec.dir, driver.diskFile)),
       store,
       log: spec.log,
     });
-    if (status === GUEST_ENDED) await machine.concludeShutdown();
+    if (status === 'ended') await machine.concludeShutdown();
     return machine;
   } catch (error) {
     const exit = await Promise.race([shim.exited, setTimeout(EXIT_MS, null, { ref: false })]);

@@ -2,19 +2,18 @@ import { join } from 'node:path';
 import { type AgentSession, type Interpreter, openAgentSession, openInterpreter } from '../agent/index.js';
 import { Brancher } from '../branch/brancher.js';
 import { EngineError, messageOf } from '../errors.js';
-import { CONSOLE_BYTES, vmmFiles } from '../qemu/argv.js';
-import { describeExit, type QemuVmm } from '../qemu/vmm.js';
 import { readTail } from '../read-tail.js';
 import type { RamRange, VmmExit } from '../shim/index.js';
 import type { Manifest, SnapshotStore } from '../snapshot/index.js';
 import type { Branching, BranchOptions, ForkTimings, LogFunction, Machine } from '../types.js';
-import { connectUnix } from '../unix-socket.js';
+import { describeExit } from '../vmm/ended.js';
+import type { Vmm } from '../vmm/types.js';
 import { privateMemory } from './memory-use.js';
 import { removeRunDirectory, type VmmUser } from './run-directory.js';
 
 export interface MachineParts {
   id: string;
-  vmm: QemuVmm;
+  vmm: Vmm;
   manifest: Manifest;
   generation: string;
   /** What its fork has set for every process. */
@@ -33,11 +32,11 @@ export interface MachineParts {
 /** How long the agent of a running sandbox may take to answer a new connection, ms. */
 const SESSION_MS = 15_000;
 
-/** How long QEMU may take to exit when it is asked to, ms; then it is killed. */
+/** How long a VMM may take to exit when it is asked to, ms; then it is killed. */
 const QUIT_MS = 5000;
 
-/** A sandbox on QEMU. */
-export class QemuMachine implements Machine {
+/** A sandbox, whatever its engine. */
+export class SandboxMachine implements Machine {
   readonly id: string;
   readonly snapshotId: string;
   readonly manifest: Manifest;
@@ -45,13 +44,12 @@ export class QemuMachine implements Machine {
   readonly hostname: string;
   readonly timings: ForkTimings;
   readonly exited: Promise<VmmExit>;
-  readonly #vmm: QemuVmm;
+  readonly #vmm: Vmm;
   readonly #env: Record<string, string>;
   readonly #log: LogFunction;
   readonly #brancher: Brancher;
   readonly #interpreters = new Map<string, Promise<Interpreter>>();
   #session: Promise<AgentSession> | undefined;
-  #console = '';
   #destroyed: Promise<void> | undefined;
   #over = false;
 
@@ -81,7 +79,7 @@ export class QemuMachine implements Machine {
     signal?.throwIfAborted();
     this.#session ??= this.#keepSession(
       openAgentSession({
-        dial: (dialSignal) => connectUnix(join(this.#vmm.dir, vmmFiles.agent), dialSignal),
+        dial: (dialSignal) => this.#vmm.dialAgent(dialSignal),
         connectTimeoutMs: SESSION_MS,
       }),
     );
@@ -109,11 +107,11 @@ export class QemuMachine implements Machine {
   }
 
   async pause(signal?: AbortSignal): Promise<void> {
-    await this.#vmm.stop(signal);
+    await this.#vmm.pause(signal);
   }
 
   async resume(signal?: AbortSignal): Promise<void> {
-    await this.#vmm.cont(signal);
+    await this.#vmm.resume(signal);
   }
 
   async branch(options: BranchOptions): Promise<Branching> {
@@ -121,12 +119,11 @@ export class QemuMachine implements Machine {
   }
 
   async logs(): Promise<{ console: string; vmm: string }> {
-    await this.#readConsole();
-    return { console: this.#console, vmm: await readTail(join(this.#vmm.dir, 'vmm.log')) };
+    return { console: await this.#vmm.console(), vmm: await readTail(join(this.#vmm.dir, 'vmm.log')) };
   }
 
   async memoryBytes(): Promise<number> {
-    return await privateMemory(this.vmmPid, this.#vmm.shim.pid, `/snapshots/${this.snapshotId}/memory`);
+    return await privateMemory(this.vmmPid, this.#vmm.shim.pid, this.#vmm.baseName(this.snapshotId));
   }
 
   destroy(): Promise<void> {
@@ -145,8 +142,7 @@ export class QemuMachine implements Machine {
   async detach(): Promise<void> {
     this.#over = true;
     await this.#closeSession();
-    this.#vmm.qmp.close();
-    this.#vmm.shim.detach();
+    this.#vmm.detach();
   }
 
   async #closeSession(): Promise<void> {
@@ -182,31 +178,21 @@ export class QemuMachine implements Machine {
     return await Promise.race([promise, ended]);
   }
 
-  /** A guest that shuts itself down is kept stopped by QEMU until its last words have been read here. */
+  /** A guest that shuts itself down is kept stopped by its VMM until its last words have been read here. */
   #followShutdown(): void {
-    const never = new AbortController().signal;
-    this.#vmm.qmp
-      .event((event) => event.event === 'SHUTDOWN', never)
+    this.#vmm.guestEnded
       .then(() => this.concludeShutdown())
       .catch((error: unknown) => {
         if (!this.#over) this.#log('debug', `monitor of sandbox ${this.id} is gone: ${messageOf(error)}`);
       });
   }
 
-  /** Ends a VMM whose guest has shut down, once its last words are read. QEMU then exits with 0: a kill would pass for a fault. */
+  /** Ends a VMM whose guest has shut down, once its last words are read. The VMM then exits with 0: a kill would pass for a fault. */
   async concludeShutdown(): Promise<void> {
-    await this.#readConsole();
-    // The answer may be lost with the connection.
-    await this.#vmm.qmp.run('quit', {}, { timeoutMs: QUIT_MS }).catch(() => {});
+    await this.#vmm.console();
+    await this.#vmm.quit(QUIT_MS);
     const late = setTimeout(() => void this.#vmm.shim.kill().catch(() => {}), QUIT_MS);
     await this.exited;
     clearTimeout(late);
-  }
-
-  async #readConsole(): Promise<void> {
-    const encoded = await this.#vmm.qmp
-      .run<string>('ringbuf-read', { device: 'console', size: CONSOLE_BYTES, format: 'base64' })
-      .catch(() => ''); // A VMM that has ended keeps what was read before.
-    this.#console = (this.#console + Buffer.from(encoded, 'base64').toString('utf8')).slice(-CONSOLE_BYTES);
   }
 }

@@ -1,8 +1,4 @@
-import { chown, link, mkdir, open, rm } from 'node:fs/promises';
-import { join } from 'node:path';
-import { emptyQcow2 } from '../disk/qcow2.js';
-import { belowFile, vmmFiles } from '../qemu/argv.js';
-import type { DiskLink } from '../snapshot/index.js';
+import { chown, mkdir, open, rm } from 'node:fs/promises';
 
 /** Who VMMs run as. */
 export interface VmmUser {
@@ -26,32 +22,6 @@ export async function handOver(dir: string, user: VmmUser | undefined): Promise<
   const handle = await open(dir);
   try {
     await handle.chmod(0o1770);
-  } finally {
-    await handle.close();
-  }
-}
-
-/** Links an image into a directory, so that it stays while the child lives. */
-export async function linkImage(dir: string, image: string): Promise<void> {
-  await link(image, join(dir, vmmFiles.image));
-}
-
-/** Links the files of a snapshot's disk into a directory, base first. */
-export async function linkDisks(dir: string, disks: readonly DiskLink[]): Promise<void> {
-  await Promise.all(disks.map(({ path }, index) => link(path, join(dir, belowFile(index)))));
-}
-
-/** Makes an overlay of a child: empty, its own, of the size of the snapshot's disk in bytes. */
-export async function makeOverlay(
-  dir: string,
-  bytes: number,
-  user: VmmUser | undefined,
-  name: string = vmmFiles.overlay,
-): Promise<void> {
-  const handle = await open(join(dir, name), 'wx', 0o600);
-  try {
-    await handle.writeFile(emptyQcow2(bytes));
-    if (user) await handle.chown(user.uid, user.gid);
   } finally {
     await handle.close();
   }

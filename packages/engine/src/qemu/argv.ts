@@ -1,12 +1,4 @@
-import type { Accelerator } from '../types.js';
-
-/** What a machine's device state is tied to: a child is made of the same shape as its template. */
-export interface MachineShape {
-  accelerator: Accelerator;
-  cpuModel: string;
-  memoryBytes: number;
-  vcpus: number;
-}
+import type { MachineShape } from '../vmm/types.js';
 
 /** Machine type, with what it needs for a state without description and with ACPI (design, section 9). */
 export const MACHINE_TYPE =

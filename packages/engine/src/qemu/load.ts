@@ -3,29 +3,19 @@ import { join } from 'node:path';
 import { finished } from 'node:stream/promises';
 import { orAborted } from '../deadline.js';
 import { EngineError } from '../errors.js';
-import type { GraftExtent } from '../memory/index.js';
-import type { RamRange } from '../shim/index.js';
+import type { RamRange, Shim } from '../shim/index.js';
 import type { DiskLink } from '../snapshot/index.js';
 import { connectUnix } from '../unix-socket.js';
+import { orEnded } from '../vmm/ended.js';
+import type { Loaded, LoadSource } from '../vmm/types.js';
 import { belowFile, fileNode, vmmFiles } from './argv.js';
-import { orEnded, type QemuVmm } from './vmm.js';
+import type { Qmp } from './qmp.js';
 
-/** What a child is loaded from. */
-export interface LoadSource {
-  /** Memory files, base first: absolute paths. */
-  files: readonly { path: string; bytes: bigint }[];
-  extents: readonly GraftExtent[];
-  /** Device state as QEMU wrote it. */
-  state: Buffer;
-  /** Files of the disk, base first; they lie in the run directory under `belowFile` names. */
-  disks: readonly DiskLink[];
-}
-
-/** What a load took, and where it put guest RAM. */
-export interface Loaded {
-  graftMs: number;
-  loadMs: number;
-  ram: RamRange[];
+/** A QEMU that waits for a snapshot. */
+export interface WaitingQemu {
+  dir: string;
+  shim: Shim;
+  qmp: Qmp;
 }
 
 /** Name by which /proc/PID/maps shows the memory of a child that waits for its graft. */
@@ -36,11 +26,11 @@ const CHILD_MEMORY = 'memfd:memory-backend-memfd';
  *
  * @returns milliseconds of the graft and of the rest
  */
-export async function loadChild(vmm: QemuVmm, source: LoadSource, signal: AbortSignal): Promise<Loaded> {
+export async function loadChild(vmm: WaitingQemu, source: LoadSource, signal: AbortSignal): Promise<Loaded> {
   return orEnded(load(vmm, source, signal), vmm.shim, signal);
 }
 
-async function load(vmm: QemuVmm, source: LoadSource, signal: AbortSignal): Promise<Loaded> {
+async function load(vmm: WaitingQemu, source: LoadSource, signal: AbortSignal): Promise<Loaded> {
   const start = performance.now();
   const graft = graftMemory(vmm, source, signal).then((ram) => ({ ram, graftMs: performance.now() - start }));
   const [{ ram, graftMs }] = await Promise.all([graft, attachDisk(vmm, source.disks, signal)]);
@@ -48,14 +38,14 @@ async function load(vmm: QemuVmm, source: LoadSource, signal: AbortSignal): Prom
   return { ram, graftMs, loadMs: performance.now() - start - graftMs };
 }
 
-async function graftMemory(vmm: QemuVmm, source: LoadSource, signal: AbortSignal): Promise<RamRange[]> {
+async function graftMemory(vmm: WaitingQemu, source: LoadSource, signal: AbortSignal): Promise<RamRange[]> {
   const ram = await vmm.shim.findRam(CHILD_MEMORY);
   await vmm.shim.graft({ ram, files: source.files, extents: source.extents }, signal);
   return ram;
 }
 
 /** Puts the snapshot's disks below the overlay, which had none until now. */
-async function attachDisk(vmm: QemuVmm, disks: readonly DiskLink[], signal: AbortSignal): Promise<void> {
+async function attachDisk(vmm: WaitingQemu, disks: readonly DiskLink[], signal: AbortSignal): Promise<void> {
   for (const [index, { format }] of disks.entries())
     await vmm.qmp.run(
       'blockdev-add',
@@ -83,7 +73,7 @@ function belowNode(index: number): string {
 }
 
 /** Makes the monitor tell of the end of a load. Once, before `loadChild`. */
-export async function enableEvents(vmm: QemuVmm, signal: AbortSignal): Promise<void> {
+export async function enableEvents(vmm: WaitingQemu, signal: AbortSignal): Promise<void> {
   await vmm.qmp.run(
     'migrate-set-capabilities',
     { capabilities: [{ capability: 'events', state: true }] },
@@ -91,7 +81,7 @@ export async function enableEvents(vmm: QemuVmm, signal: AbortSignal): Promise<v
   );
 }
 
-async function loadState(vmm: QemuVmm, state: Buffer, signal: AbortSignal): Promise<void> {
+async function loadState(vmm: WaitingQemu, state: Buffer, signal: AbortSignal): Promise<void> {
   const ended = vmm.qmp.event((event) => {
     const status = event.event === 'MIGRATION' ? event.data?.status : undefined;
     return status === 'completed' || status === 'failed';

@@ -1,32 +1,61 @@
 import { join } from 'node:path';
-import { orAborted } from '../deadline.js';
-import { EngineError } from '../errors.js';
+import type { Duplex } from 'node:stream';
 import type { VmmUser } from '../machine/run-directory.js';
-import { type Shim, type ShimAbilities, startShim, type VmmExit } from '../shim/index.js';
-import { vmmFiles, vmmSockets } from './argv.js';
-import { Qmp } from './qmp.js';
+import { readTail } from '../read-tail.js';
+import { type Shim, startShim, type VmmExit } from '../shim/index.js';
+import { connectUnix } from '../unix-socket.js';
+import { orEnded } from '../vmm/ended.js';
+import {
+  captured,
+  type Loaded,
+  type LoadSource,
+  type PauseClock,
+  type Vmm,
+  type VmmDisks,
+  type VmmHost,
+  type VmmState,
+} from '../vmm/types.js';
+import { CONSOLE_BYTES, vmmFiles, vmmSockets } from './argv.js';
+import { linkDisks } from './disk.js';
+import { loadChild } from './load.js';
+import { Overlays } from './overlays.js';
+import { Qmp, type QmpEvent } from './qmp.js';
 
-/** How a VMM is started. */
-export interface VmmSpec {
+/** How a QEMU is started. */
+export interface QemuSpec extends Omit<VmmHost, 'binary'> {
   /** Absolute path of its working directory. */
   dir: string;
   argv: readonly string[];
-  shimBinary: string;
-  abilities: ShimAbilities;
-  user: VmmUser | undefined;
+  /** A template's console goes to a file, a child's to a ring that QEMU holds. */
+  console: 'file' | 'ring';
 }
 
+/** What the shim sends to its own monitor when the daemon is gone, or late. */
+const recipe = [JSON.stringify({ execute: 'qmp_capabilities' }), JSON.stringify({ execute: 'cont' })];
+
+/** QEMU's word for a guest that has shut down, and whose VMM waits for somebody to read its last words. */
+const GUEST_ENDED = 'shutdown';
+
 /** A QEMU process with its shim and a monitor. */
-export class QemuVmm implements AsyncDisposable {
-  /** Its working directory; renamed when a sandbox gets it. */
-  dir: string;
+export class QemuVmm implements Vmm {
+  readonly engine = 'qemu';
   readonly shim: Shim;
   readonly qmp: Qmp;
+  readonly guestEnded: Promise<void>;
+  readonly resumeRecipe = { socket: vmmFiles.shimMonitor, lines: recipe };
+  readonly #consoleKind: QemuSpec['console'];
+  #dir: string;
+  #console = '';
 
-  constructor(dir: string, shim: Shim, qmp: Qmp) {
-    this.dir = dir;
+  constructor(dir: string, shim: Shim, qmp: Qmp, consoleKind: QemuSpec['console']) {
+    this.#dir = dir;
     this.shim = shim;
     this.qmp = qmp;
+    this.#consoleKind = consoleKind;
+    this.guestEnded = qmp
+      .event((event) => event.event === 'SHUTDOWN', new AbortController().signal)
+      .then(() => {});
+    this.guestEnded.catch(() => {}); // Not everybody waits for it.
   }
 
   /**
@@ -34,7 +63,7 @@ export class QemuVmm implements AsyncDisposable {
    *
    * @throws EngineError vmm_failed with the VMM's last words when it ends instead
    */
-  static async start(spec: VmmSpec, signal: AbortSignal): Promise<QemuVmm> {
+  static async start(spec: QemuSpec, signal: AbortSignal): Promise<QemuVmm> {
     const shim = await startShim(
       {
         dir: spec.dir,
@@ -46,7 +75,7 @@ export class QemuVmm implements AsyncDisposable {
     );
     try {
       const qmp = await orEnded(Qmp.connect(join(spec.dir, vmmFiles.monitor), signal), shim, signal);
-      return new QemuVmm(spec.dir, shim, qmp);
+      return new QemuVmm(spec.dir, shim, qmp, spec.console);
     } catch (error) {
       await shim.kill();
       await shim.end();
@@ -54,23 +83,82 @@ export class QemuVmm implements AsyncDisposable {
     }
   }
 
-  /** Stops the vCPUs. */
-  async stop(signal?: AbortSignal): Promise<void> {
+  get dir(): string {
+    return this.#dir;
+  }
+
+  moved(dir: string): void {
+    this.#dir = dir;
+    this.shim.moved(dir);
+  }
+
+  async load(source: LoadSource, signal: AbortSignal): Promise<Loaded> {
+    await linkDisks(this.#dir, source.disks);
+    return await loadChild(this, source, signal);
+  }
+
+  async pause(signal?: AbortSignal): Promise<void> {
     await this.qmp.run('stop', {}, signal ? { signal } : {});
   }
 
-  /** Lets the vCPUs run. */
-  async cont(signal?: AbortSignal): Promise<void> {
+  async resume(signal?: AbortSignal): Promise<void> {
     await this.qmp.run('cont', {}, signal ? { signal } : {});
   }
 
-  /** Writes the device state to `filename` in the working directory. The machine must be stopped, and stays so. */
+  async status(signal?: AbortSignal): Promise<VmmState> {
+    const { status } = await this.qmp.run<{ status: string }>('query-status', {}, signal ? { signal } : {});
+    return status === GUEST_ENDED ? 'ended' : status;
+  }
+
   async saveState(filename: string, signal?: AbortSignal): Promise<void> {
     // `live: true`, the default, inactivates every disk, and a second save then aborts QEMU (design, section 3).
     await this.qmp.run('xen-save-devices-state', { filename, live: false }, signal ? { signal } : {});
   }
 
-  /** Kills the VMM and ends its shim. */
+  /** A template's memory is a file from the start. */
+  async saveTemplate(signal?: AbortSignal): Promise<void> {
+    await this.saveState(captured.state, signal);
+  }
+
+  /** By QEMU's own clock. */
+  clock(signal: AbortSignal): PauseClock {
+    const stopped = this.qmp.event((event) => event.event === 'STOP', signal);
+    const resumed = this.qmp.event((event) => event.event === 'RESUME', signal);
+    for (const promise of [stopped, resumed]) promise.catch(() => {}); // Waited for below, or told by what failed before.
+    return { ms: async () => (timeOf(await resumed) - timeOf(await stopped)) / 1000 };
+  }
+
+  disks(user: VmmUser | undefined): VmmDisks {
+    return new Overlays(this, user);
+  }
+
+  dialAgent(signal: AbortSignal): Promise<Duplex> {
+    return connectUnix(join(this.#dir, vmmFiles.agent), signal);
+  }
+
+  async console(): Promise<string> {
+    if (this.#consoleKind === 'file') return await readTail(join(this.#dir, vmmFiles.console));
+    const encoded = await this.qmp
+      .run<string>('ringbuf-read', { device: 'console', size: CONSOLE_BYTES, format: 'base64' })
+      .catch(() => ''); // A VMM that has ended keeps what was read before.
+    this.#console = (this.#console + Buffer.from(encoded, 'base64').toString('utf8')).slice(-CONSOLE_BYTES);
+    return this.#console;
+  }
+
+  /** The shim maps the base by the name that it has as a snapshot's. */
+  baseName(snapshotId: string): string {
+    return `/snapshots/${snapshotId}/memory`;
+  }
+
+  async quit(timeoutMs: number): Promise<void> {
+    await this.qmp.run('quit', {}, { timeoutMs }).catch(() => {});
+  }
+
+  detach(): void {
+    this.qmp.close();
+    this.shim.detach();
+  }
+
   async destroy(): Promise<VmmExit> {
     this.qmp.close();
     const exit = await this.shim.kill();
@@ -83,40 +171,8 @@ export class QemuVmm implements AsyncDisposable {
   }
 }
 
-/** Waits for `promise`; if the VMM ends first, fails with what it said. */
-export async function orEnded<T>(promise: Promise<T>, shim: Shim, signal: AbortSignal): Promise<T> {
-  promise.catch(() => {});
-  const ended = shim.exited.then((exit): never => {
-    throw new EngineError('vmm_failed', `QEMU ended ${describeExit(exit)}`, { details: { exit } });
-  });
-  ended.catch(() => {});
-  try {
-    return await orAborted(Promise.race([promise, ended]), signal);
-  } catch (error) {
-    if (signal.aborted) throw error;
-    // The connection may break a moment before the shim has told of the end, which says more.
-    const exit = await Promise.race([
-      shim.exited,
-      new Promise<null>((r) => setTimeout(r, 200, null).unref()),
-    ]);
-    if (exit === null) throw error;
-    throw new EngineError('vmm_failed', `QEMU ended ${describeExit(exit)}`, {
-      cause: error,
-      details: { exit },
-    });
-  }
-}
-
-/** How a VMM ended, for people. */
-export function describeExit(exit: VmmExit): string {
-  const words = exit.lastWords.trim();
-  const said = words === '' ? '' : `; it said: ${words.slice(-800)}`;
-  switch (exit.kind) {
-    case 'exited':
-      return `with code ${exit.code}${said}`;
-    case 'signaled':
-      return `by ${exit.signal}${said}`;
-    case 'unknown':
-      return `for a reason that nobody saw${said}`;
-  }
+/** Microseconds. */
+function timeOf(event: QmpEvent): number {
+  const { seconds, microseconds } = event.timestamp ?? { seconds: 0, microseconds: 0 };
+  return seconds * 1e6 + microseconds;
 }

@@ -9,7 +9,7 @@ import {
   startWaiting,
   type WaitingVmm,
 } from '../fork/waiting.js';
-import { orEnded } from '../qemu/vmm.js';
+import { orEnded } from '../vmm/ended.js';
 
 /** A child that was loaded, ran its template's `prime`, and is paused until somebody claims it. */
 export class PrimedChild implements AsyncDisposable {
@@ -54,7 +54,7 @@ export async function primeChild(
 
 async function prime(waiting: WaitingVmm, source: ChildSource, signal: AbortSignal): Promise<PrimedChild> {
   const opening = askAgent(waiting.vmm, CHILD_MS);
-  await waiting.vmm.cont(signal);
+  await waiting.vmm.resume(signal);
   const session = await opening;
   try {
     const generation = randomBytes(16).toString('hex');
@@ -66,7 +66,7 @@ async function prime(waiting: WaitingVmm, source: ChildSource, signal: AbortSign
     );
     await evaluate(session, source, signal);
     await session.freeze({ interpreters: true, user: false });
-    await waiting.vmm.stop(signal);
+    await waiting.vmm.pause(signal);
     return new PrimedChild(waiting, session);
   } catch (error) {
     await session.close();

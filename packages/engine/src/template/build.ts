@@ -178,8 +178,7 @@ async function buildMachine(
         workDir,
         memoryBytes: spec.memoryBytes,
         vcpus: spec.vcpus,
-        // The ELF starts without unpacking itself first, which saves time under emulation and 16 MiB of room.
-        kernel: parts.kernel.vmlinux ?? parts.kernel.vmlinuz,
+        kernel: parts.kernel,
         initrd: parts.initramfs.path,
         image: parts.image.path,
         disk,

@@ -19,7 +19,7 @@ export interface BootSpec {
   workDir: string;
   memoryBytes: number;
   vcpus: number;
-  kernel: string;
+  kernel: { vmlinuz: string; vmlinux: string | null };
   initrd: string;
   image: string;
   disk: string;

@@ -3,12 +3,20 @@ import { join } from 'node:path';
 import Type from 'typebox';
 import Schema from 'typebox/schema';
 import { EngineError } from '../errors.js';
-import { makeOverlay, type VmmUser } from '../machine/run-directory.js';
-import { fileNode, vmmFiles } from '../qemu/argv.js';
-import type { QemuVmm } from '../qemu/vmm.js';
+import type { VmmUser } from '../machine/run-directory.js';
+import type { PreparedDisk, VmmDisks } from '../vmm/types.js';
+import { fileNode, vmmFiles } from './argv.js';
+import { makeOverlay } from './disk.js';
+import type { Qmp } from './qmp.js';
 
 /** File in the run directory that names every overlay of a sandbox, lowest first. */
 const RECORD = 'overlays.json';
+
+/** Whose overlays they are. */
+interface RunningQemu {
+  readonly dir: string;
+  readonly qmp: Qmp;
+}
 
 /** Node of the overlay that a child starts with. */
 const FIRST = 'overlay';
@@ -19,12 +27,12 @@ const check = Schema.Compile(Type.Array(Type.String({ pattern: '^overlay(-[0-9]+
  * The overlays of one sandbox: each branch covers the one that was written to until then with a new one. Recorded in the run directory
  * before the switch, so that a later daemon knows their order.
  */
-export class Overlays {
-  readonly #vmm: QemuVmm;
+export class Overlays implements VmmDisks {
+  readonly #vmm: RunningQemu;
   readonly #user: VmmUser | undefined;
   #nodes: string[] | undefined;
 
-  constructor(vmm: QemuVmm, user: VmmUser | undefined) {
+  constructor(vmm: RunningQemu, user: VmmUser | undefined) {
     this.#vmm = vmm;
     this.#user = user;
   }
@@ -35,7 +43,7 @@ export class Overlays {
   }
 
   /** Makes and adds the overlay that the guest will write to after the switch. */
-  async prepare(bytes: number): Promise<{ below: string; node: string }> {
+  async prepare(bytes: number): Promise<PreparedDisk> {
     const nodes = await this.#known();
     const below = nodes.at(-1)!;
     const node = `${FIRST}-${Number(below.slice(FIRST.length + 1)) + 1}`;
@@ -52,7 +60,7 @@ export class Overlays {
   }
 
   /** In the pause: the guest writes to the new one from here on. */
-  async switch(prepared: { below: string; node: string }): Promise<void> {
+  async switch(prepared: PreparedDisk): Promise<void> {
     await this.#vmm.qmp.run('blockdev-snapshot', { node: prepared.below, overlay: prepared.node });
     this.#nodes = [...(await this.#known()), prepared.node];
   }
@@ -94,7 +102,7 @@ function fileOf(node: string): string {
 }
 
 /** The node that the guest writes to now. */
-async function writableNode(vmm: QemuVmm): Promise<string> {
+async function writableNode(vmm: RunningQemu): Promise<string> {
   type Entry = { inserted?: { ro: boolean; 'node-name': string } };
   const entries = await vmm.qmp.run<Entry[]>('query-block');
   const node = entries.find((entry) => entry.inserted && !entry.inserted.ro)?.inserted?.['node-name'];

@@ -3,33 +3,33 @@ import { vmmUser } from '../host/user.js';
 import { newId } from '../ids.js';
 import type { ShimAbilities } from '../shim/index.js';
 import { MANIFEST_FORMAT, type SnapshotStore } from '../snapshot/index.js';
-import type { BuilderHost } from '../template/builder.js';
 import type { Accelerator } from '../types.js';
-import { findQemu } from './binary.js';
-import { bootMachine } from './boot.js';
+import { bootMachine } from '../vmm/boot.js';
+import type { VmmDriver } from '../vmm/types.js';
+import type { BuilderHost } from './builder.js';
 
 export interface BuilderContext {
+  driver: VmmDriver;
   store: SnapshotStore;
   shimBinary: string;
   abilities: ShimAbilities;
   accelerator: Accelerator;
 }
 
-/** What a template build needs of QEMU: boot, capture, and the snapshot's manifest. */
+/** What a template build needs of an engine: boot, capture, and the snapshot's manifest. */
 export function builderHost(context: BuilderContext): BuilderHost {
-  const { store, shimBinary, abilities, accelerator } = context;
-  const pin = () => hostPin(accelerator, shimBinary);
+  const { driver, store, shimBinary, abilities, accelerator } = context;
+  const pin = () => hostPin(driver, accelerator, shimBinary);
   return {
     async pin() {
       return { ...(await pin()), tscKhz: null }; // The rate is measured anew each time; it must not spoil the cache.
     },
     async boot(spec) {
-      const [qemu, host] = await Promise.all([findQemu(), pin()]);
+      const host = await pin();
       const { workDir, memoryBytes, vcpus, kernel, initrd, image, signal } = spec;
-      return await bootMachine({
+      return await bootMachine(driver, {
         workDir,
         shape: { accelerator, cpuModel: host.cpuModel, memoryBytes, vcpus },
-        qemu: qemu.path,
         shimBinary,
         abilities,
         user: vmmUser(abilities, accelerator),

@@ -1,0 +1,47 @@
+import { orAborted } from '../deadline.js';
+import { EngineError } from '../errors.js';
+import type { Shim, VmmExit } from '../shim/index.js';
+
+/** How long a shim may take to tell of an end after a connection broke, ms. */
+const EXIT_MS = 200;
+
+/** Waits for `promise`; if the VMM ends first, fails with what it said. */
+export async function orEnded<T>(promise: Promise<T>, shim: Shim, signal: AbortSignal): Promise<T> {
+  promise.catch(() => {});
+  const ended = shim.exited.then((exit): never => {
+    throw endedError(exit);
+  });
+  ended.catch(() => {});
+  try {
+    return await orAborted(Promise.race([promise, ended]), signal);
+  } catch (error) {
+    if (signal.aborted) throw error;
+    // The connection may break a moment before the shim has told of the end, which says more.
+    const exit = await Promise.race([
+      shim.exited,
+      new Promise<null>((r) => setTimeout(r, EXIT_MS, null).unref()),
+    ]);
+    throw exit === null ? error : endedError(exit, error);
+  }
+}
+
+function endedError(exit: VmmExit, cause?: unknown): EngineError {
+  return new EngineError('vmm_failed', `the VMM ended ${describeExit(exit)}`, {
+    details: { exit },
+    ...(cause !== undefined && { cause }),
+  });
+}
+
+/** How a VMM ended, for people. */
+export function describeExit(exit: VmmExit): string {
+  const words = exit.lastWords.trim();
+  const said = words === '' ? '' : `; it said: ${words.slice(-800)}`;
+  switch (exit.kind) {
+    case 'exited':
+      return `with code ${exit.code}${said}`;
+    case 'signaled':
+      return `by ${exit.signal}${said}`;
+    case 'unknown':
+      return `for a reason that nobody saw${said}`;
+  }
+}

@@ -1,0 +1,175 @@
+/**
+ * What the engine asks of a VMM: one interface, a driver for each engine. Whatever is above it does not know which one runs a sandbox.
+ * Capture and graft of memory are the shim's, for any of them.
+ */
+import type { Duplex } from 'node:stream';
+import type { AgentSession } from '../agent/index.js';
+import type { VmmUser } from '../machine/run-directory.js';
+import type { GraftExtent } from '../memory/index.js';
+import type { RamRange, ResumeRecipe, Shim, ShimAbilities, VmmExit } from '../shim/index.js';
+import type { DiskLink, MachinePin } from '../snapshot/index.js';
+import type { Accelerator, EngineName } from '../types.js';
+
+/** What a machine's device state is tied to: a child is made of the same shape as its template. */
+export interface MachineShape {
+  accelerator: Accelerator;
+  cpuModel: string;
+  memoryBytes: number;
+  vcpus: number;
+}
+
+/** What a child is loaded from. */
+export interface LoadSource {
+  /** Memory files, base first: absolute paths. */
+  files: readonly { path: string; bytes: bigint }[];
+  extents: readonly GraftExtent[];
+  /** Device state as the engine wrote it. */
+  state: Buffer;
+  /** Files of the disk, base first: absolute paths. */
+  disks: readonly DiskLink[];
+}
+
+/** What a load took, ms, and where it put guest RAM. */
+export interface Loaded {
+  graftMs: number;
+  loadMs: number;
+  ram: RamRange[];
+}
+
+/** What every VMM is started with. */
+export interface VmmHost {
+  /** The engine's program: absolute path. */
+  binary: string;
+  shimBinary: string;
+  abilities: ShimAbilities;
+  user: VmmUser | undefined;
+}
+
+/** A VMM that is to wait for a snapshot. */
+export interface WaitingSpec extends VmmHost {
+  /** Its run directory: made, empty. */
+  dir: string;
+  shape: MachineShape;
+  /** The read-only image: absolute path. */
+  image: string;
+  diskBytes: number;
+}
+
+/** What a template's machine is booted from. */
+export interface BootSpec extends Omit<VmmHost, 'binary'> {
+  /** Directory of its own; memory, state and console come to lie in it. `disk` lies there already. */
+  workDir: string;
+  shape: MachineShape;
+  /** Absolute paths. */
+  kernel: { vmlinuz: string; vmlinux: string | null };
+  initrd: string;
+  image: string;
+  tscKhz: number;
+  signal?: AbortSignal;
+  timeoutMs?: number;
+}
+
+/** A machine that was booted to be captured. */
+export interface BootedMachine extends AsyncDisposable {
+  readonly session: AgentSession;
+  readonly exited: Promise<VmmExit>;
+  readonly bootMs: number;
+  /** Stops the vCPUs, saves `state` (and `memory`) in the work directory, kills the VMM. Its session must be closed. */
+  capture(): Promise<void>;
+  consoleTail(): Promise<string>;
+}
+
+/** Names in a template's work directory, by which its build takes them. */
+export const captured = { memory: 'memory', state: 'state', disk: 'disk' } as const;
+
+/** `ended`: the guest has shut down, and the VMM waits for somebody to read its last words. Other words are the engine's own. */
+export type VmmState = 'running' | 'paused' | 'ended' | (string & {});
+
+/** How long a pause was, as the engine tells. */
+export interface PauseClock {
+  /** From the last guest instruction before the pause to the first after it, ms. */
+  ms(): Promise<number>;
+}
+
+/** The disk that a sandbox writes to, as branches see it. */
+export interface VmmDisks {
+  /** Names in the run directory of the files that nothing writes to any more, lowest first. */
+  frozen(): Promise<string[]>;
+  /** Before the pause: makes what the guest will write to afterwards. */
+  prepare(bytes: number): Promise<PreparedDisk>;
+  /** In the pause: what was written until now is frozen. */
+  switch(prepared: PreparedDisk): Promise<void>;
+}
+
+export interface PreparedDisk {
+  below: string;
+  node: string;
+}
+
+/** One VMM with its shim: a microVM, or a process that waits for one. */
+export interface Vmm extends AsyncDisposable {
+  readonly engine: EngineName;
+  /** Its working directory, absolute. */
+  readonly dir: string;
+  readonly shim: Shim;
+  /** Resolves when the guest has shut itself down and the VMM is kept for its last words; rejects when the VMM is gone. */
+  readonly guestEnded: Promise<void>;
+  /** What resumes it, sent by its shim when the daemon is gone. */
+  readonly resumeRecipe: Pick<ResumeRecipe, 'socket' | 'lines'>;
+  /** Its directory has been renamed. */
+  moved(dir: string): void;
+  /** Puts a snapshot into a VMM that waits: memory, disk, device state. Paused before and after. */
+  load(source: LoadSource, signal: AbortSignal): Promise<Loaded>;
+  pause(signal?: AbortSignal): Promise<void>;
+  resume(signal?: AbortSignal): Promise<void>;
+  status(signal?: AbortSignal): Promise<VmmState>;
+  /** Writes the device state to a file in the working directory. The machine is paused, and stays so. */
+  saveState(filename: string, signal?: AbortSignal): Promise<void>;
+  /** Writes all that a template's snapshot needs, by the names of {@link captured}. The machine is paused, and of no use afterwards. */
+  saveTemplate(signal?: AbortSignal): Promise<void>;
+  /** Watches the next pause. */
+  clock(signal: AbortSignal): PauseClock;
+  disks(user: VmmUser | undefined): VmmDisks;
+  /** A connection to the guest's agent. */
+  dialAgent(signal: AbortSignal): Promise<Duplex>;
+  /** End of what the guest has printed, at most 64 KiB. */
+  console(): Promise<string>;
+  /** End of the name under which /proc/PID/maps has the base of a snapshot. */
+  baseName(snapshotId: string): string;
+  /** Asks the VMM to end by itself. The answer may be lost with it. */
+  quit(timeoutMs: number): Promise<void>;
+  /** Leaves it running. */
+  detach(): void;
+  /** Kills it and ends its shim. */
+  destroy(): Promise<VmmExit>;
+}
+
+/** The part of a snapshot's pin that is the engine's. */
+export type EnginePin = Pick<
+  MachinePin,
+  'engine' | 'engineVersion' | 'engineSha256' | 'firmware' | 'machineType' | 'cpuModel'
+>;
+
+export interface EngineBinary {
+  /** Absolute, links resolved. */
+  path: string;
+  /** Such as 7.2.22. */
+  version: string;
+  sha256: string;
+}
+
+/** One engine. */
+export interface VmmDriver {
+  readonly engine: EngineName;
+  /** Name in the run directory of the disk that a child starts with. */
+  readonly diskFile: string;
+  /** @throws EngineError host_unfit when there is none that is fit */
+  find(): Promise<EngineBinary>;
+  pin(accelerator: Accelerator): Promise<EnginePin>;
+  /** Starts a VMM that waits: no memory, no state, paused. */
+  startWaiting(spec: WaitingSpec, signal: AbortSignal): Promise<Vmm>;
+  /** Starts a machine; what it opens lies in its directory (see `bootMachine`). */
+  startBoot(spec: BootSpec, signal: AbortSignal): Promise<Vmm>;
+  /** Takes over a VMM whose shim was found again. */
+  adopt(dir: string, shim: Shim, signal: AbortSignal): Promise<Vmm>;
+}
