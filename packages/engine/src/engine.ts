@@ -1,7 +1,7 @@
 import { mkdir, readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { deadline } from './deadline.js';
-import { EngineError } from './errors.js';
+import { EngineError, messageOf } from './errors.js';
 import { forkChildren } from './fork/fork.js';
 import { type ChildHost, type ChildSource, STANDBY_PREFIX } from './fork/waiting.js';
 import { sweepScratch } from './guest/cache.js';
@@ -154,7 +154,13 @@ class LocalEngine implements Engine {
   }
 
   async incompatibility(manifest: Manifest): Promise<string | null> {
-    const { accelerator } = manifest.machine;
+    const { engine, accelerator } = manifest.machine;
+    const driver = driverOf(engine);
+    const missing = await driver.find().then(
+      () => null,
+      (error: unknown) => messageOf(error),
+    );
+    if (missing !== null) return `it was made with engine ${engine}, this host has qemu: ${missing}`;
     if (accelerator === 'kvm') {
       const choice = await this.#choose();
       if (choice.accelerator !== 'kvm')
@@ -162,7 +168,7 @@ class LocalEngine implements Engine {
     }
     return incompatibility(manifest.machine, {
       ...manifest.machine,
-      ...(await hostPin(driverOf(manifest.machine.engine), accelerator, this.#shimBinary)),
+      ...(await hostPin(driver, accelerator, this.#shimBinary)),
     });
   }
 
@@ -296,13 +302,15 @@ class LocalEngine implements Engine {
   async #readSource(manifest: Manifest): Promise<ChildSource> {
     const { memoryBytes, vcpus, machine } = manifest;
     const { files, extents, copiedBytes, disks } = await this.#store.chain(manifest);
+    const statePath = join(this.#store.directory(manifest.id), manifest.files.state.name);
     return {
       manifest,
       files,
       extents,
       copiedBytes,
       disks,
-      state: await readFile(join(this.#store.directory(manifest.id), manifest.files.state.name)),
+      state: await readFile(statePath),
+      statePath,
       shape: { accelerator: machine.accelerator, cpuModel: machine.cpuModel, memoryBytes, vcpus },
       image: join(this.home, 'cache', 'images', manifest.image.name),
     };

@@ -25,6 +25,8 @@ export interface LoadSource {
   extents: readonly GraftExtent[];
   /** Device state as the engine wrote it. */
   state: Buffer;
+  /** The file that it is from: absolute path. */
+  statePath: string;
   /** Files of the disk, base first: absolute paths. */
   disks: readonly DiskLink[];
 }

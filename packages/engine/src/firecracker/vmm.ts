@@ -1,0 +1,223 @@
+import { chown, link, unlink } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import type { Duplex } from 'node:stream';
+import { EngineError } from '../errors.js';
+import { copyDisk } from '../guest/disk.js';
+import type { VmmUser } from '../machine/run-directory.js';
+import { readTail } from '../read-tail.js';
+import { type RamRange, type Shim, startShim, type VmmExit } from '../shim/index.js';
+import { orEnded } from '../vmm/ended.js';
+import {
+  captured,
+  type Loaded,
+  type LoadSource,
+  type PauseClock,
+  type Vmm,
+  type VmmDisks,
+  type VmmHost,
+  type VmmState,
+} from '../vmm/types.js';
+import { FirecrackerApi, type InstanceInfo } from './api.js';
+import { Arrival } from './arrival.js';
+import { AGENT_PORT, drives, fcFiles } from './files.js';
+import { saveDeviceState, saveWhole } from './save-state.js';
+import { dialVsock } from './vsock.js';
+
+export interface FirecrackerSpec extends VmmHost {
+  /** Absolute path of its working directory. */
+  dir: string;
+}
+
+const states: Record<InstanceInfo['state'], VmmState> = {
+  Running: 'running',
+  Paused: 'paused',
+  'Not started': 'not started',
+};
+
+/** A Firecracker process with its shim and its API. */
+export class FirecrackerVmm implements Vmm {
+  readonly engine = 'firecracker';
+  readonly shim: Shim;
+  readonly api: FirecrackerApi;
+  /** Never: Firecracker ends with its guest, and what that has printed is in its log. */
+  readonly guestEnded = new Promise<void>(() => {});
+  readonly resumeRecipe = { socket: fcFiles.api, lines: [resumeRequest()] };
+  readonly #user: VmmUser | undefined;
+  #dir: string;
+  /** performance.now() at the last pause and resume. */
+  #paused = 0;
+  #resumed = 0;
+
+  constructor(dir: string, shim: Shim, user: VmmUser | undefined) {
+    this.#dir = dir;
+    this.shim = shim;
+    this.#user = user;
+    this.api = new FirecrackerApi(() => join(this.#dir, fcFiles.api));
+  }
+
+  /**
+   * Starts shim and VMM and waits until its API takes connections.
+   *
+   * @throws EngineError vmm_failed with the VMM's last words when it ends instead
+   */
+  static async start(spec: FirecrackerSpec, signal: AbortSignal): Promise<FirecrackerVmm> {
+    const { dir, binary, shimBinary, abilities, user } = spec;
+    using arrival = new Arrival(dir, fcFiles.api);
+    const argv = [binary, '--api-sock', fcFiles.api, '--id', 'forkd', '--level', 'Warning'];
+    const shim = await startShim(
+      { dir, argv, sockets: [], ...(user && { uid: user.uid, gid: user.gid }) },
+      { binary: shimBinary, signal, abilities },
+    );
+    try {
+      await orEnded(arrival.accepts(signal), shim, signal);
+      return new FirecrackerVmm(dir, shim, user);
+    } catch (error) {
+      await shim.kill();
+      await shim.end();
+      throw error;
+    }
+  }
+
+  get dir(): string {
+    return this.#dir;
+  }
+
+  moved(dir: string): void {
+    this.#dir = dir;
+    this.shim.moved(dir);
+  }
+
+  async load(source: LoadSource, signal: AbortSignal): Promise<Loaded> {
+    return await orEnded(this.#load(source, signal), this.shim, signal);
+  }
+
+  async #load(source: LoadSource, signal: AbortSignal): Promise<Loaded> {
+    const start = performance.now();
+    await this.#place(source, signal);
+    await this.api.put(
+      '/snapshot/load',
+      {
+        snapshot_path: fcFiles.state,
+        mem_backend: { backend_type: 'File', backend_path: fcFiles.memory },
+        resume_vm: false,
+      },
+      { signal },
+    );
+    // The child's own disk lies under the name that the state has; said again, so that no name in a state can lead elsewhere.
+    await this.api.patch(
+      `/drives/${drives.disk}`,
+      { drive_id: drives.disk, path_on_host: fcFiles.disk },
+      { signal },
+    );
+    await unlink(join(this.#dir, fcFiles.state));
+    const ram = await this.shim.findRam(`${basename(this.#dir)}/${fcFiles.memory}`);
+    const grafting = performance.now();
+    await this.#graftLayers(source, ram, signal);
+    const graftMs = performance.now() - grafting;
+    return { ram, graftMs, loadMs: performance.now() - start - graftMs };
+  }
+
+  /** Firecracker has mapped the base itself: what lies above it is grafted. */
+  async #graftLayers(source: LoadSource, ram: readonly RamRange[], signal: AbortSignal): Promise<void> {
+    const extents = source.extents.slice(1);
+    if (extents.length > 0) await this.shim.graft({ ram, files: source.files, extents }, signal);
+  }
+
+  /** Links base and state into the directory, which is all that the VMM can reach, and makes the disk: a copy, sharing blocks where it can. */
+  async #place(source: LoadSource, signal: AbortSignal): Promise<void> {
+    const at = (name: string): string => join(this.#dir, name);
+    await Promise.all([
+      link(source.files[0]!.path, at(fcFiles.memory)),
+      link(source.statePath, at(fcFiles.state)),
+      copyDisk(source.disks.at(-1)!.path, at(fcFiles.disk), signal),
+    ]);
+    if (this.#user) await chown(at(fcFiles.disk), this.#user.uid, this.#user.gid);
+  }
+
+  async pause(signal?: AbortSignal): Promise<void> {
+    this.#paused = performance.now();
+    await this.api.patch('/vm', { state: 'Paused' }, { signal });
+  }
+
+  async resume(signal?: AbortSignal): Promise<void> {
+    await this.api.patch('/vm', { state: 'Resumed' }, { signal });
+    this.#resumed = performance.now();
+  }
+
+  async status(signal?: AbortSignal): Promise<VmmState> {
+    const { state } = await this.api.get<InstanceInfo>('/', { signal });
+    return states[state] ?? state;
+  }
+
+  async saveState(filename: string, signal?: AbortSignal): Promise<void> {
+    await saveDeviceState(this.api, this.#dir, filename, signal);
+  }
+
+  async saveTemplate(signal?: AbortSignal): Promise<void> {
+    await saveWhole(this.api, this.#dir, captured, signal);
+  }
+
+  /** By our own clock: from before the request to pause until after the answer to resume. */
+  clock(): PauseClock {
+    return { ms: () => Promise.resolve(this.#resumed - this.#paused) };
+  }
+
+  disks(): VmmDisks {
+    return refusedDisks;
+  }
+
+  dialAgent(signal: AbortSignal): Promise<Duplex> {
+    return dialVsock(join(this.#dir, fcFiles.vsock), AGENT_PORT, signal);
+  }
+
+  /** The guest's console is the VMM's output. */
+  async console(): Promise<string> {
+    return await readTail(join(this.#dir, 'vmm.log'));
+  }
+
+  baseName(): string {
+    return `/${fcFiles.memory}`;
+  }
+
+  async quit(): Promise<void> {
+    await this.shim.kill();
+  }
+
+  detach(): void {
+    void this.api.close();
+    this.shim.detach();
+  }
+
+  async destroy(): Promise<VmmExit> {
+    await this.api.close();
+    const exit = await this.shim.kill();
+    await this.shim.end();
+    return exit;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.destroy();
+  }
+}
+
+const refuse = (): Promise<never> =>
+  Promise.reject(
+    new EngineError('unsupported', 'a sandbox of engine firecracker cannot be branched', {
+      remedy: 'Build the template for qemu: forkd template build --engine qemu.',
+    }),
+  );
+
+const refusedDisks: VmmDisks = { frozen: refuse, prepare: refuse, switch: refuse };
+
+/** The bytes of a request, for the shim, which speaks no HTTP. */
+function resumeRequest(): string {
+  const body = JSON.stringify({ state: 'Resumed' });
+  return [
+    'PATCH /vm HTTP/1.1',
+    'Host: localhost',
+    'Content-Type: application/json',
+    `Content-Length: ${body.length}`,
+    '',
+    body,
+  ].join('\r\n');
+}
