@@ -55,6 +55,11 @@ export interface GuestContext {
   onProgress?: ((text: string) => void) | undefined;
 }
 
+export interface KernelOptions extends GuestContext {
+  /** Modules besides those that every guest of ours loads. One state directory keeps one such list. */
+  moreModules?: readonly string[];
+}
+
 interface KernelRecord {
   format: number;
   version: string;
@@ -62,6 +67,7 @@ interface KernelRecord {
   vmlinuz: Stamp;
   vmlinux: Stamp | null;
   modules: ({ name: string } & Stamp)[];
+  moreModules?: readonly string[];
 }
 
 /**
@@ -71,12 +77,13 @@ interface KernelRecord {
  *
  * @throws EngineError `host_unfit` where no kernel package can be found or fetched, `cancelled`
  */
-export async function ensureKernel(context: GuestContext): Promise<GuestKernel> {
+export async function ensureKernel(context: KernelOptions): Promise<GuestKernel> {
   const parent = join(context.home, 'cache/kernel');
   await mkdir(parent, { recursive: true, mode: 0o700 });
   const listsAt = await hostListsChangedAt();
   const current = await readJson<{ directory: string; listsAt: number }>(join(parent, CURRENT));
-  const held = current && (await openKernel(join(parent, current.directory)));
+  const more = context.moreModules ?? [];
+  const held = current && (await openKernel(join(parent, current.directory), more));
   if (held && (listsAt === 0 || listsAt === current.listsAt)) return held;
 
   const apt: AptContext = { signal: context.signal, onLine: context.onProgress };
@@ -85,7 +92,7 @@ export async function ensureKernel(context: GuestContext): Promise<GuestKernel> 
     const directory = `${candidate.version}_${candidate.packageVersion.replace(/[^\w.+~-]/g, '_')}`;
     const dir = join(parent, directory);
     const kernel =
-      (await openKernel(dir)) ?? (await fetchKernel(context, apt, lists, candidate, parent, directory));
+      (await openKernel(dir, more)) ?? (await fetchKernel(context, apt, lists, candidate, parent, directory));
     await writeJson(join(parent, CURRENT), { directory, listsAt });
     return kernel;
   } catch (error) {
@@ -137,7 +144,7 @@ async function lookUp(lists: AptLists, apt: AptContext): Promise<Candidate | nul
 }
 
 async function fetchKernel(
-  context: GuestContext,
+  context: KernelOptions,
   apt: AptContext,
   lists: AptLists,
   candidate: Candidate,
@@ -170,6 +177,7 @@ async function fetchKernel(
     await sealFile(join(made, path));
     return stampOf(join(made, path));
   };
+  const more = context.moreModules ?? [];
   const record: KernelRecord = {
     format: FORMAT,
     version: candidate.version,
@@ -177,20 +185,22 @@ async function fetchKernel(
     vmlinuz: await write('vmlinuz', image),
     vmlinux: elf && (await write('vmlinux', elf)),
     modules: [],
+    moreModules: more,
   };
-  for (const module of await collectModules(await modulesTree(tree, candidate.version), context.signal))
+  const modules = await modulesTree(tree, candidate.version);
+  for (const module of await collectModules(modules, context.signal, more))
     record.modules.push({ name: module.name, ...(await write(`modules/${module.name}.ko`, module.content)) });
   await writeFile(join(made, RECORD), JSON.stringify(record, null, 2), { mode: 0o444 });
   await syncPath(join(made, RECORD));
 
   const dir = join(parent, directory);
   // What stands there, if anything, was found damaged; or another build has just made the same.
-  const theirs = await openKernel(dir);
+  const theirs = await openKernel(dir, more);
   if (theirs) return theirs;
   await rm(dir, { recursive: true, force: true });
   await rename(made, dir);
   await syncPath(parent);
-  const kernel = await openKernel(dir);
+  const kernel = await openKernel(dir, more);
   if (!kernel) throw new EngineError('engine_error', `the kernel written to ${dir} does not read back`);
   return { ...kernel, cached: false };
 }
@@ -208,10 +218,10 @@ async function isDirectory(path: string): Promise<boolean> {
   return (await stat(path).catch(() => null))?.isDirectory() ?? false;
 }
 
-/** A kernel of the cache; null when it is not there or any of its files is not what was written. */
-async function openKernel(dir: string): Promise<GuestKernel | null> {
+/** A kernel of the cache; null when it is not there, has other modules, or any of its files is not what was written. */
+async function openKernel(dir: string, more: readonly string[]): Promise<GuestKernel | null> {
   const record = await readJson<KernelRecord>(join(dir, RECORD));
-  if (record?.format !== FORMAT) return null;
+  if (record?.format !== FORMAT || (record.moreModules ?? []).join() !== more.join()) return null;
   const vmlinuz = join(dir, 'vmlinuz');
   const vmlinux = record.vmlinux && join(dir, 'vmlinux');
   const modules = record.modules.map(({ name, ...stamp }) => ({

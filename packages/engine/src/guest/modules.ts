@@ -20,9 +20,14 @@ export interface KernelModule {
  * The package has no modules.dep (depmod makes it on the target), so dependencies are read from the modules themselves.
  *
  * @param tree directory of one kernel version: `.../lib/modules/VERSION`
+ * @param more names of further modules, which must be there as well
  * @throws RangeError that names a module which is needed and not there
  */
-export async function collectModules(tree: string, signal?: AbortSignal): Promise<KernelModule[]> {
+export async function collectModules(
+  tree: string,
+  signal?: AbortSignal,
+  more: readonly string[] = [],
+): Promise<KernelModule[]> {
   const files = new Map<string, string>();
   for (const entry of await readdir(join(tree, 'kernel'), { recursive: true, withFileTypes: true })) {
     if (entry.isFile() && /\.ko(\.(xz|gz|zst))?$/.test(entry.name))
@@ -46,7 +51,7 @@ export async function collectModules(tree: string, signal?: AbortSignal): Promis
       await visit(needed.replaceAll('-', '_'), true);
     order.push({ name, content });
   };
-  for (const name of REQUIRED) await visit(name, true);
+  for (const name of [...REQUIRED, ...more]) await visit(name, true);
   for (const name of OPTIONAL) await visit(name, false);
   return order;
 }
