@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { Forkd } from '@forkd/sdk';
 
-const MAIN = fileURLToPath(new URL('../packages/controller/dist/main.js', import.meta.url));
+const MAIN = fileURLToPath(new URL('../packages/controller/bin/daemon.mjs', import.meta.url));
 
 /** How long the daemon may take until it accepts, ms. */
 const START_MS = 60_000;

@@ -16,8 +16,8 @@ const parts = [
   },
   {
     name: 'bundle',
-    sources: ['packages/api/src', 'packages/sdk/src', 'packages/cli/src', 'package-lock.json'],
-    outputs: ['packages/cli/dist/bundle.js'],
+    sources: ['packages', 'package-lock.json', 'scripts/build/bundle.mjs'],
+    outputs: ['packages/cli/dist/bundle.js', 'packages/controller/dist/bundle.js'],
     command: ['scripts/build/bundle.mjs'],
   },
   {

@@ -21,7 +21,7 @@ const stopMs = 20_000;
 /** The checkout that this program is in. */
 export const checkout = fileURLToPath(new URL('../../../', import.meta.url));
 /** Program of the daemon, in this checkout. */
-export const daemonProgram = join(checkout, 'packages/controller/dist/main.js');
+export const daemonProgram = join(checkout, 'packages/controller/bin/daemon.mjs');
 
 /** A daemon that answers. */
 export interface RunningDaemon {

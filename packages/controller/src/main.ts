@@ -89,7 +89,8 @@ function invalid(field: string, problem: string): ApiError {
   return new ApiError('invalid_argument', { field, problem });
 }
 
-async function main(): Promise<void> {
+/** Runs it with the arguments of this process. */
+export async function main(): Promise<void> {
   process.umask(0o077);
   let daemon: Daemon;
   try {

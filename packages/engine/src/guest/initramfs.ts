@@ -1,9 +1,9 @@
 /** The guest's initramfs: the agent as init, the modules it loads, the interpreters' drivers. */
 import { mkdir, readdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
+import { checkout } from '../checkout.js';
 import { EngineError } from '../errors.js';
 import { sha256 } from '../hash.js';
 import { scratchIn, sealFile, syncPath } from './cache.js';
@@ -11,8 +11,8 @@ import { type CpioEntry, writeCpio } from './cpio.js';
 import type { GuestKernel } from './kernel.js';
 import { throwIfCancelled } from './run.js';
 
-/** Drivers of interpreters in the source tree; from `src/guest` and `dist/guest` alike. */
-const INTERPRETERS = fileURLToPath(new URL('../../../../guest/interpreters', import.meta.url));
+/** Drivers of interpreters in the source tree. */
+const INTERPRETERS = join(checkout, 'guest/interpreters');
 
 export interface InitramfsOptions {
   home: string;
