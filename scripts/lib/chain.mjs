@@ -52,3 +52,16 @@ export function test(args) {
     return run(process.execPath, [vitest, 'run', ...projects, ...args], { cwd: root });
   });
 }
+
+/**
+ * @param {readonly string[]} args for vitest
+ * @returns {Promise<number>} exit code
+ */
+export function faults(args) {
+  return reportFailure(async () => {
+    await setup();
+    await build();
+    const vitest = join(root, 'node_modules/vitest/vitest.mjs');
+    return run(process.execPath, [vitest, 'run', '--project', 'faults', ...args], { cwd: root });
+  });
+}

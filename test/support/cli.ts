@@ -17,6 +17,8 @@ export interface CliOptions {
   cwd?: string;
   /** Milliseconds; then it is killed and the call fails. */
   timeoutMs?: number;
+  /** Program and arguments that run it, for limits that it and what it starts are to have. */
+  wrap?: readonly string[];
 }
 
 /**
@@ -51,7 +53,8 @@ export function startForkd(
   args: readonly string[],
   options: CliOptions = {},
 ): ChildProcessWithoutNullStreams {
-  return spawn(process.execPath, [program, ...args], {
+  const [command = '', ...rest] = [...(options.wrap ?? []), process.execPath, program, ...args];
+  return spawn(command, rest, {
     env: { ...process.env, ...options.env },
     cwd: options.cwd,
     stdio: ['pipe', 'pipe', 'pipe'],

@@ -214,6 +214,13 @@ export const errorTable = {
     message: 'not enough disk space under {path}: {problem}',
     remedy: 'Free space there, or set FORKD_HOME to a directory on a larger disk.',
   },
+  limit_reached: {
+    status: 507,
+    kind: 'refused',
+    message: 'a limit of this host is reached: {problem}',
+    remedy:
+      'Remove sandboxes that are no longer needed, or raise the limit of the daemon and start it again: open files (ulimit -n), processes (ulimit -u, pids.max of its control group).',
+  },
   fork_failed: {
     status: 500,
     kind: 'failed',

@@ -167,7 +167,7 @@ export class Branches {
     try {
       const { manifest, copyMs, physicalBytes } = await branching.ready;
       const { reason } = branching;
-      snapshots.completed(manifest, draft.row.tag, {
+      await snapshots.completed(manifest, draft.row.tag, {
         copyMs,
         physicalBytes,
         ...(reason !== undefined && { reason }),

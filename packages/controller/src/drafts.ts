@@ -65,7 +65,11 @@ export class Drafts {
     const draft = this.#drafts.get(id);
     if (draft === undefined) return;
     this.#drafts.delete(id);
-    this.#registry.dropSnapshot(id);
+    try {
+      this.#registry.dropSnapshot(id);
+    } catch {
+      // The disk is full, say. Then the journal still has it: the next start tells of it as failed, and the one after that forgets it.
+    }
     draft.settle();
   }
 

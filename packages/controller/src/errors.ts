@@ -12,6 +12,7 @@ import {
   type AgentErrorCode,
   EngineError,
   type ErrorCode as EngineErrorCode,
+  hostFault,
   messageOf,
 } from '@forkd/engine';
 
@@ -88,6 +89,8 @@ export function toApiError(error: unknown, context: ErrorContext = {}): ApiError
   if (error instanceof AgentError) return ofAgent(error, context);
   if (error instanceof Error && error.name === 'AbortError')
     return new ApiError('cancelled', {}, { cause: error });
+  const fault = hostFault(error);
+  if (fault !== undefined) return ofEngine(fault);
   return new ApiError('internal', { problem: messageOf(error) }, { cause: error });
 }
 

@@ -204,9 +204,17 @@ export class Snapshots {
   }
 
   /** What a branch has written exists: from now on it is a snapshot. Its tag may have been taken meanwhile, by a build. */
-  completed(manifest: Manifest, tag: string | null, facts: BranchFacts): void {
+  async completed(manifest: Manifest, tag: string | null, facts: BranchFacts): Promise<void> {
     this.#branchFacts.set(manifest.id, facts);
-    this.#name(manifest, tag);
+    try {
+      this.#name(manifest, tag);
+    } catch (error) {
+      // Its name could not be written down: then the branch has failed, and nothing of it stays.
+      this.#manifests.delete(manifest.id);
+      this.#branchFacts.delete(manifest.id);
+      await this.#options.engine.removeSnapshot(manifest.id);
+      throw error;
+    }
   }
 
   /**
@@ -342,10 +350,19 @@ export class Snapshots {
   }
 
   async #remove(id: string): Promise<void> {
+    const { engine, registry } = this.#options;
     // First the names, then the thing: no tag ever points to what is half removed.
-    this.#options.registry.dropSnapshot(id);
+    let full: unknown;
+    try {
+      registry.dropSnapshot(id);
+    } catch (error) {
+      // A full disk is no reason to refuse what makes room on it.
+      if (!(error instanceof ApiError && error.code === 'insufficient_disk')) throw error;
+      full = error;
+    }
     for (const tag of this.tagsOf(id)) this.#tags.delete(tag);
-    await this.#options.engine.removeSnapshot(id);
+    await engine.removeSnapshot(id);
+    if (full !== undefined) registry.dropSnapshot(id);
     this.#manifests.delete(id);
     this.#branchFacts.delete(id);
   }

@@ -9,6 +9,7 @@ export const engineErrorCodes = [
   'sandbox_exited',
   'insufficient_memory',
   'insufficient_disk',
+  'limit_reached',
   'host_unfit',
   'home_unusable',
   'template_invalid',

@@ -131,12 +131,12 @@ export class Registry {
     this.#flushing = null;
     if (this.#dirty.size === 0 || !this.#open) return;
     const rows = [...this.#dirty];
-    this.#db.transaction(() => {
+    this.#transaction(() => {
       for (const [id, row] of rows) {
         if (row === null) this.#delete.run(id);
         else this.#put.run(...columns(row));
       }
-    })();
+    });
     this.#dirty.clear();
     this.#checkpoint ??= setTimeout(() => {
       this.#checkpoint = null;
@@ -268,11 +268,23 @@ export class Registry {
     return new ApiError(code === 'SQLITE_FULL' ? 'insufficient_disk' : 'home_unusable', values, { cause });
   }
 
+  /** All of a change or nothing. On a full disk SQLite rolls back by itself; libsql's own helper then fails at that, and hides why. */
+  #transaction(change: () => void): void {
+    this.#db.exec('BEGIN');
+    try {
+      change();
+      this.#db.exec('COMMIT');
+    } catch (error) {
+      if (this.#db.inTransaction) this.#db.exec('ROLLBACK');
+      throw error;
+    }
+  }
+
   #durably(change: () => void): void {
     this.flush();
     this.#db.pragma('synchronous = FULL');
     try {
-      this.#db.transaction(change)();
+      this.#transaction(change);
     } catch (error) {
       throw this.#failure(error);
     } finally {

@@ -128,7 +128,7 @@ export class Brancher {
     const { vmm, ram, manifest } = this.#source;
     const { shim } = vmm;
     const origin = (manifest.branch?.chain.length ?? 0) + 1; // files of the snapshot that it was forked from
-    const [disk, prepared] = await Promise.all([
+    const preparing = [
       this.#overlays.prepare(manifest.diskBytes),
       shim.capturePrepare({
         ram,
@@ -137,8 +137,11 @@ export class Brancher {
         layer: join(draft.dir, 'layer'),
       }),
       rm(join(vmm.dir, STATE_FILE), { force: true }),
-    ]);
+    ] as const;
     try {
+      // All of them, also when one fails: what the others have prepared is given up below.
+      await Promise.allSettled(preparing);
+      const [disk, prepared] = await Promise.all(preparing);
       const pauseMs = await pauseFor(vmm, async () => {
         await this.#overlays.switch(disk);
         await vmm.saveState(STATE_FILE);

@@ -2,6 +2,7 @@
 import { mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { EngineError, messageOf } from '../errors.js';
+import { hostFault } from '../host/fault.js';
 import {
   type AptContext,
   type AptLists,
@@ -104,6 +105,8 @@ export async function ensureKernel(context: KernelOptions): Promise<GuestKernel>
       );
       return held;
     }
+    const fault = hostFault(error, "the guest's kernel could not be fetched", parent);
+    if (fault) throw fault;
     throw new EngineError('host_unfit', `cannot provide the guest's kernel: ${messageOf(error)}`, {
       remedy:
         'Check that "apt-get download linux-image-cloud-amd64" works on this host: sources, network and proxy.',

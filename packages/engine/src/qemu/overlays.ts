@@ -1,4 +1,4 @@
-import { readFile, rename, writeFile } from 'node:fs/promises';
+import { readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import Type from 'typebox';
 import Schema from 'typebox/schema';
@@ -48,7 +48,7 @@ export class Overlays implements VmmDisks {
     const below = nodes.at(-1)!;
     const node = `${FIRST}-${Number(below.slice(FIRST.length + 1)) + 1}`;
     await this.#record([...nodes, node]);
-    await makeOverlay(this.#vmm.dir, bytes, this.#user, fileOf(node));
+    await this.#make(node, bytes);
     await this.#vmm.qmp.run('blockdev-add', {
       driver: 'qcow2',
       'node-name': node,
@@ -57,6 +57,22 @@ export class Overlays implements VmmDisks {
       backing: null,
     });
     return { below, node };
+  }
+
+  /** Makes the file. What a branch that failed before its switch, or a daemon that died, has left of it goes first. */
+  async #make(node: string, bytes: number): Promise<void> {
+    const file = fileOf(node);
+    const make = () => makeOverlay(this.#vmm.dir, bytes, this.#user, file);
+    try {
+      await make();
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+      const known = await this.#vmm.qmp.run<{ 'node-name': string }[]>('query-named-block-nodes', { flat: true });
+      if (known.some((one) => one['node-name'] === node))
+        await this.#vmm.qmp.run('blockdev-del', { 'node-name': node });
+      await rm(join(this.#vmm.dir, file));
+      await make();
+    }
   }
 
   /** In the pause: the guest writes to the new one from here on. */

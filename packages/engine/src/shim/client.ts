@@ -1,5 +1,6 @@
 import { SHIM_MAX_PAYLOAD, shimFrames } from '@forkd/wire';
 import { EngineError, messageOf } from '../errors.js';
+import { hostFault } from '../host/fault.js';
 import { type ShimConnection, ShimRefusal } from './connection.js';
 import { PayloadReader, PayloadWriter } from './frames.js';
 import {
@@ -246,6 +247,8 @@ function rejected(error: Error): Promise<never> {
 /** A refusal in the engine's words. */
 export function asEngineError(error: unknown): unknown {
   if (!(error instanceof ShimRefusal)) return error;
+  const fault = hostFault(error);
+  if (fault) return fault;
   const code =
     error.errno === 'ETIMEDOUT' ? 'timeout' : error.errno === 'EINVAL' ? 'engine_error' : 'vmm_failed';
   return new EngineError(code, error.message, { details: { errno: error.errno }, cause: error });

@@ -3,6 +3,7 @@ import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { shimFrames } from '@forkd/wire';
 import { EngineError, messageOf } from '../errors.js';
+import { hostFault } from '../host/fault.js';
 import { readTail } from '../read-tail.js';
 import { asEngineError } from './client.js';
 import { ShimConnection, ShimRefusal } from './connection.js';
@@ -72,7 +73,10 @@ async function withLog(error: unknown, dir: string, signal?: AbortSignal): Promi
   );
 }
 
+/** It is not there, or the host is at a limit. */
 function cannotRun(binary: string, error: Error): EngineError {
+  const fault = hostFault(error, `cannot run the shim ${binary}`);
+  if (fault) return fault;
   return new EngineError('host_unfit', `cannot run the shim ${binary}: ${messageOf(error)}`, {
     remedy: 'Build it: npm run build',
     cause: error,

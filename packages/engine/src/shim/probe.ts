@@ -1,6 +1,7 @@
 import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import { EngineError, messageOf } from '../errors.js';
+import { hostFault } from '../host/fault.js';
 import { decodeAbilities } from './protocol.js';
 import type { ShimAbilities } from './types.js';
 
@@ -22,6 +23,8 @@ export async function probeAbilities(binary: string): Promise<ShimAbilities> {
     if (bits === undefined) throw new Error(`it printed ${JSON.stringify(stdout)}`);
     return decodeAbilities(Number(bits), reason ?? '');
   } catch (error) {
+    const fault = hostFault(error, `cannot probe with the shim ${binary}`);
+    if (fault) throw fault;
     throw new EngineError('host_unfit', `cannot probe with the shim ${binary}: ${messageOf(error)}`, {
       remedy: 'Build it: npm run build',
       cause: error,

@@ -2,6 +2,7 @@ import { mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs/promis
 import { join } from 'node:path';
 import Schema from 'typebox/schema';
 import { EngineError, messageOf } from '../errors.js';
+import { hostFault } from '../host/fault.js';
 import { isId } from '../ids.js';
 import { type Chain, resolveChain } from './chain.js';
 import { filesOf, Manifest } from './manifest.js';
@@ -208,10 +209,7 @@ function corrupt(id: string, problem: string): EngineError {
   });
 }
 
+/** What was thrown while a snapshot was written under `path`: where the host was at its end, that. */
 export function spaceError(error: unknown, path: string): unknown {
-  if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') return error;
-  return new EngineError('insufficient_disk', `no space left under ${path} while a snapshot was written`, {
-    remedy: 'Free space there, or set FORKD_HOME to a directory on a larger disk.',
-    cause: error,
-  });
+  return hostFault(error, 'a snapshot could not be written', path) ?? error;
 }

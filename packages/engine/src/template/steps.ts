@@ -1,5 +1,6 @@
 /** The steps of a build: told as they go, logged, and named in what fails. */
 import { EngineError, messageOf } from '../errors.js';
+import { hostFault } from '../host/fault.js';
 import type { BuildProgress } from '../types.js';
 import type { BuildLog } from './log.js';
 
@@ -33,6 +34,7 @@ const passed: ReadonlySet<string> = new Set([
   'template_invalid',
   'insufficient_disk',
   'insufficient_memory',
+  'limit_reached',
 ]);
 
 export class BuildSteps {
@@ -92,7 +94,7 @@ export class BuildSteps {
         details: { step, log: log.path },
         cause: error,
       });
-    const known = error instanceof EngineError ? error : undefined;
+    const known = hostFault(error) ?? (error instanceof EngineError ? error : undefined);
     const output = tail || known?.details?.output;
     const details = { ...known?.details, step, log: log.path, ...(output !== undefined && { output }) };
     if (known && passed.has(known.code))

@@ -1,5 +1,6 @@
 import { orAborted } from '../deadline.js';
 import { EngineError } from '../errors.js';
+import { errnoIn, hostFault } from '../host/fault.js';
 import type { Shim, VmmExit } from '../shim/index.js';
 
 /** How long a shim may take to tell of an end after a connection broke, ms. */
@@ -25,11 +26,15 @@ export async function orEnded<T>(promise: Promise<T>, shim: Shim, signal: AbortS
   }
 }
 
+/** The end of a VMM as the failure of what was asked of it; where the host was at its end, that. */
 function endedError(exit: VmmExit, cause?: unknown): EngineError {
-  return new EngineError('vmm_failed', `the VMM ended ${describeExit(exit)}`, {
+  const failure = new EngineError('vmm_failed', `the VMM ended ${describeExit(exit)}`, {
     details: { exit },
     ...(cause !== undefined && { cause }),
   });
+  // A page of a memory file that cannot be had: the disk below it is full.
+  const errno = exit.kind === 'signaled' && exit.signal === 'SIGBUS' ? 'ENOSPC' : errnoIn(exit.lastWords);
+  return hostFault(Object.assign(new Error(failure.message, { cause: failure }), { code: errno })) ?? failure;
 }
 
 /** How a VMM ended, for people. */
