@@ -67,7 +67,9 @@ export class Overlays implements VmmDisks {
       await make();
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
-      const known = await this.#vmm.qmp.run<{ 'node-name': string }[]>('query-named-block-nodes', { flat: true });
+      const known = await this.#vmm.qmp.run<{ 'node-name': string }[]>('query-named-block-nodes', {
+        flat: true,
+      });
       if (known.some((one) => one['node-name'] === node))
         await this.#vmm.qmp.run('blockdev-del', { 'node-name': node });
       await rm(join(this.#vmm.dir, file));
