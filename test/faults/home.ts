@@ -3,7 +3,16 @@
  * no process, socket, mount or file.
  */
 import { execFileSync } from 'node:child_process';
-import { chmodSync, cpSync, existsSync, mkdirSync, mkdtempSync, rmSync, statfsSync } from 'node:fs';
+import {
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  statfsSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { defaultStandby } from '@forkd/engine';
@@ -109,7 +118,10 @@ export async function faultHome(options: FaultHomeOptions = {}): Promise<FaultHo
       await client.close();
       await stopDaemon(path);
       const left = leftovers();
+      const log = readFileSync(join(path, 'daemon.log'), 'utf8').split('\n');
+      const defects = log.filter((line) => line.includes('"a defect'));
       remove();
+      expect(defects).toEqual([]);
       expect(stderr).toBe('');
       expect(code).toBe(0);
       expect(left).toEqual({ processes: [], sockets: [], mounts: [], files: [] });

@@ -250,12 +250,15 @@ export class Snapshots {
 
   /** Removes an untagged snapshot of a template that nothing needs. Such are what rebuilt templates leave; branches wait for `gc`. */
   async collect(id: string): Promise<void> {
-    const manifest = await this.manifests().then((all) => all.find((one) => one.id === id));
-    if (manifest === undefined || manifest.branch || !this.#isUnneeded(manifest)) return;
-    this.#options.log.info({ snapshot: id }, 'a snapshot that nothing needs any more is removed');
-    await this.#removeAll([id]).catch((error: unknown) => {
-      if (!isGone(error)) this.#options.log.error({ snapshot: id, err: error }, 'removing a snapshot failed');
-    });
+    const { log } = this.#options;
+    try {
+      const manifest = await this.manifests().then((all) => all.find((one) => one.id === id));
+      if (manifest === undefined || manifest.branch || !this.#isUnneeded(manifest)) return;
+      log.info({ snapshot: id }, 'a snapshot that nothing needs any more is removed');
+      await this.#removeAll([id]);
+    } catch (error) {
+      if (!isGone(error)) log.error({ snapshot: id, err: error }, 'removing a snapshot failed');
+    }
   }
 
   /** Removes all that has no tag and that nothing needs, and forgets branches that have failed. */

@@ -153,8 +153,9 @@ export class Standby implements AsyncDisposable {
   async #fill(): Promise<void> {
     for (;;) {
       const pool = this.#wanting();
-      if (!pool || this.#closed || this.#busy > 0 || (await availableMemory()) < LEAST_MEMORY) return;
+      if (!pool || this.#closed || this.#busy > 0) return;
       try {
+        if ((await availableMemory()) < LEAST_MEMORY) return;
         await pool.fill();
       } catch (error) {
         if (!this.#closed) this.#log('warn', `a standby could not be made: ${messageOf(error)}`);
