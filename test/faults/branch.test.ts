@@ -1,0 +1,200 @@
+import { randomBytes } from 'node:crypto';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { branch, drop, dropAllOf, inChild } from '../branch/support.js';
+import { client, eventually, failureOf, fork, sh } from '../sandbox/support.js';
+import { forkd } from '../support/cli.js';
+import { sharedHome } from '../support/home.js';
+import { faultHome, isRoot } from './home.js';
+
+const MiB = 1024 * 1024;
+
+/** Children of a process, from /proc. */
+function childrenOf(pid: number): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number)
+    .filter((one) => statusOf(one, 'PPid') === pid);
+}
+
+function statusOf(pid: number, field: string): number {
+  try {
+    return Number(
+      new RegExp(`^${field}:\\s+(\\d+)`, 'm').exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1],
+    );
+  } catch {
+    return Number.NaN; // It has ended meanwhile.
+  }
+}
+
+describe('branches of one source', () => {
+  it('taken three times, with writes to disk between, then resumed: each has its own instant', async () => {
+    await using children = await fork();
+    const { box } = children;
+    const ids: string[] = [];
+    for (const step of ['one', 'two', 'three']) {
+      await sh(
+        box,
+        `echo ${step} > /root/step && sync && echo ${step} > /dev/shm/step && echo ${step} >> /root/all`,
+      );
+      ids.push((await box.branch()).id);
+    }
+    await sh(box, 'echo on >> /root/all; sync');
+    const look =
+      'cat /root/step /dev/shm/step | xargs; cat /root/all | xargs; dmesg | grep -ci "ext4.*error" || true';
+    const seen = [];
+    for (const id of ids) seen.push(await inChild(id, look));
+    expect(seen).toEqual(['one one\none\n0', 'two two\none two\n0', 'three three\none two three\n0']);
+    expect(await sh(box, look)).toBe('three three\none two three on\n0');
+    await children[Symbol.asyncDispose]();
+    await dropAllOf(box.id);
+  });
+
+  it('taken while a file is written and fsynced agree with what was synced, and go on writing', async () => {
+    await using children = await fork();
+    const { box } = children;
+    // 96 MiB: under emulation a GiB takes minutes. A sum is written down only after its block is on the disk.
+    const script = [
+      'i=0; while [ $i -lt 24 ]; do',
+      'dd if=/dev/urandom of=/root/block.$i bs=1M count=4 conv=fsync 2>/dev/null',
+      '&& md5sum /root/block.$i >> /root/sums && sync; i=$((i + 1)); done; echo all > /root/done',
+    ].join(' ');
+    await sh(box, `nohup sh -c '${script}' > /dev/null 2>&1 &`);
+    const written = async () =>
+      (await sh(box, 'wc -l < /root/sums 2>/dev/null || echo 0')) >= '3' ? true : undefined;
+    await eventually(written, 60_000);
+    const { id } = await box.branch({ wait: false });
+    const check =
+      'md5sum -c /root/sums 2>&1 | grep -vc ": OK" || true; wc -l < /root/sums; dmesg | grep -ci "ext4.*error" || true';
+    const finished = 'until [ -e /root/done ]; do sleep 1; done';
+    await eventually(
+      async () =>
+        (await client()
+          .snapshots.get(id)
+          .catch(() => null))
+          ? true
+          : undefined,
+      60_000,
+    );
+    // In the branch the writer goes on, from where it was, on a disk of its own.
+    expect(
+      await inChild(id, `md5sum -c /root/sums 2>&1 | grep -vc ": OK" || true; ${finished}; ${check}`),
+    ).toBe('0\n0\n24\n0');
+    expect(await sh(box, `${finished}; ${check}`)).toBe('0\n24\n0');
+    await children[Symbol.asyncDispose]();
+    await drop(id);
+  });
+
+  it('go on from the last good one when the link before was removed, or could not be written', async () => {
+    await using children = await fork();
+    const { box } = children;
+    await box.files.write('/dev/shm/x', randomBytes(8 * MiB));
+    await sh(box, 'md5sum < /dev/shm/x > /dev/shm/sum; echo first > /root/first; sync');
+    const first = await box.branch({ wait: false });
+    // Removed at once: refused while it is written, else gone.
+    const removal = await client()
+      .snapshots.remove(first.id)
+      .then(
+        () => 'removed',
+        (error: { code: string }) => error.code,
+      );
+    expect(['removed', 'snapshot_in_use', 'snapshot_not_ready']).toContain(removal);
+    await using second = await branch(box);
+    const look = 'md5sum < /dev/shm/x | diff - /dev/shm/sum && cat /root/first';
+    expect(await inChild(second.id, look)).toBe('first');
+    await children[Symbol.asyncDispose]();
+    if (removal !== 'removed') await drop(first.id);
+  });
+});
+
+describe('a branch of a branch of a branch', () => {
+  it('has all that came before it, and runs when those between have lost their tags and sources', async () => {
+    const ids: string[] = [];
+    let from = 'busybox';
+    for (const step of ['a', 'b', 'c']) {
+      await using children = await fork(1, { snapshot: from });
+      const zero = step === 'b' ? 'rm /dev/shm/a.bin;' : '';
+      await sh(
+        children.box,
+        `${zero} head -c 2M /dev/urandom > /dev/shm/${step}.bin; echo ${step} >> /root/steps; sync`,
+      );
+      const { id } = await children.box.branch();
+      ids.push(id);
+      from = id;
+    }
+    const seen = await inChild(
+      from,
+      'cat /root/steps | xargs; ls /dev/shm | xargs; dmesg | grep -ci "ext4.*error" || true',
+    );
+    expect(seen).toBe('a b c\nb.bin c.bin\n0');
+    const error = await failureOf(client().snapshots.remove(ids[0] ?? ''));
+    expect(error).toMatchObject({ code: 'snapshot_in_use', status: 409 });
+    expect(error.message).toContain(ids[1]);
+    expect(error.remedy).toContain('--cascade');
+    await drop(ids[0] ?? '');
+    const left = (await client().snapshots.list()).map(({ id }) => id);
+    for (const id of ids) expect(left).not.toContain(id);
+  });
+});
+
+describe('the clone that a branch copies from', () => {
+  it('killed amid the copy fails that branch only: its source runs on and can be branched', async () => {
+    await using children = await fork();
+    const { box } = children;
+    await box.files.write('/dev/shm/x', randomBytes(24 * MiB));
+    await sh(box, 'md5sum < /dev/shm/x > /dev/shm/sum');
+    const { pid } = await box.info();
+    if (pid === null) throw new Error('no pid');
+    const shim = statusOf(pid, 'PPid');
+    const before = new Set(childrenOf(shim));
+    const { id, mode } = await box.branch({ wait: false });
+    const clones = childrenOf(shim).filter((one) => !before.has(one));
+    for (const clone of clones) process.kill(clone, 'SIGKILL');
+    const info = await eventually(async () => {
+      const found = (await client().snapshots.list()).find((one) => one.id === id);
+      return found?.status === 'writing' ? undefined : found;
+    }, 60_000);
+    // Nothing in between: what is ready was whole before the clone died.
+    if (info.status === 'ready')
+      expect(await inChild(id, 'md5sum < /dev/shm/x | diff - /dev/shm/sum && echo same')).toBe('same');
+    else {
+      expect(mode).toBe('live');
+      expect(info.warning).toMatch(/clone|cut short|No such process|gone/);
+      expect(await failureOf(client().fork({ snapshot: id }))).toMatchObject({ code: 'snapshot_not_ready' });
+      const names = readdirSync(join(sharedHome(), 'snapshots')).filter((name) => name.includes(id));
+      expect(names).toEqual([]);
+    }
+    expect(await box.info()).toMatchObject({ state: 'running', pid });
+    await using again = await branch(box);
+    const look = 'md5sum < /dev/shm/x | diff - /dev/shm/sum && echo same';
+    expect(await inChild(again.id, look)).toBe('same');
+    expect(await sh(box, look)).toBe('same');
+    expect(childrenOf(shim)).toEqual([pid]);
+    await children[Symbol.asyncDispose]();
+    await client()
+      .snapshots.remove(id)
+      .catch(() => undefined);
+  });
+});
+
+describe.runIf(isRoot)('a daemon that may not suspend a seccomp filter', () => {
+  it('branches in mode diff, and says why', async () => {
+    const without = ['setpriv', '--bounding-set=-sys_admin', '--inh-caps=-sys_admin'];
+    await using home = await faultHome({ wrap: without });
+    await using children = await fork(1, {}, home.client);
+    const { box } = children;
+    await box.files.write('/dev/shm/x', randomBytes(4 * MiB));
+    await sh(box, 'md5sum < /dev/shm/x > /dev/shm/sum; echo kept > /root/kept; sync');
+    const info = await box.branch({ tag: 'without' });
+    expect(info).toMatchObject({ mode: 'diff', status: 'ready' });
+    expect(info.warning).toContain('CAP_SYS_ADMIN');
+    const look = 'md5sum < /dev/shm/x | diff - /dev/shm/sum && cat /root/kept';
+    expect(await inChild('without', look, home.client)).toBe('kept');
+    expect(await sh(box, look)).toBe('kept');
+    const told = await forkd(['doctor'], { env: { FORKD_HOME: home.path }, wrap: without });
+    expect(`${told.stdout}${told.stderr}`).toContain('CAP_SYS_ADMIN');
+    await children[Symbol.asyncDispose]();
+    await home.client.snapshots.remove(info.id);
+  });
+});
