@@ -50,6 +50,8 @@ const scratchParents = [
   'cache/initramfs',
   'cache/disks',
   'cache/debs',
+  'cache/pip',
+  'cache/npm',
 ] as const;
 
 /**

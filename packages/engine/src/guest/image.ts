@@ -8,14 +8,17 @@ import { busyboxInputs, makeBusyboxTar } from './busybox.js';
 import { matchesStamp, publish, readJson, type Stamp, scratchIn, stampOf, writeJson } from './cache.js';
 import { debianInputs, makeDebianTar } from './debian.js';
 import type { GuestContext } from './kernel.js';
+import { mergeInto, PACKING } from './packages/merge.js';
+import type { PackageSet } from './packages/set.js';
+import { makeRootfsTar, type Rootfs, rootfsInputs } from './rootfs/rootfs.js';
 import { outputOf, RunError, run } from './run.js';
 
 /** Changes whenever images of the same inputs would come out otherwise. */
 const FORMAT = 1;
 
 export interface ImageOptions extends GuestContext {
-  /** `debian:SUITE` or `busybox`. */
-  base: string;
+  /** `debian:SUITE`, `busybox`, or a root file system of the host. */
+  base: string | Rootfs;
   /** Debian packages, of the base's suite. */
   packages: readonly string[];
   /** Build it anew even where the cache has it. */
@@ -60,6 +63,39 @@ export async function ensureImage(options: ImageOptions): Promise<Image> {
   options.onProgress?.('packing the image');
   await pack(tar, file, options);
   await rm(tar);
+  return await keepImage(file, parent, recordPath, inputs);
+}
+
+/**
+ * Provides an image with sets of packages on top of another one. Where both have a file, the set's counts.
+ *
+ * @throws EngineError `build_failed`, `cancelled`
+ */
+export async function ensureMerged(
+  base: Image,
+  sets: readonly PackageSet[],
+  options: GuestContext & { noCache?: boolean },
+): Promise<Image> {
+  if (sets.length === 0) return base;
+  const parent = join(options.home, 'cache/images');
+  const inputs = { format: FORMAT, merged: base.sha256, sets: sets.map((set) => set.sha256) };
+  const recordPath = join(parent, `${sha256(JSON.stringify(inputs))}.json`);
+  const held = options.noCache ? null : await openImage(parent, recordPath);
+  if (held) return held;
+  await using scratch = await scratchIn(parent);
+  const file = join(scratch.dir, 'image');
+  await mergeInto(
+    file,
+    base.path,
+    sets.map((set) => set.path),
+    scratch.dir,
+    options,
+  );
+  return await keepImage(file, parent, recordPath, inputs);
+}
+
+/** Moves a new image to its place in the cache, and notes what it was made from. */
+async function keepImage(file: string, parent: string, recordPath: string, inputs: unknown): Promise<Image> {
   const stamp = await stampOf(file);
   const name = `${stamp.sha256}.squashfs`;
   await publish(file, parent, name);
@@ -75,8 +111,14 @@ interface Maker {
 }
 
 function makerOf(options: ImageOptions): Maker {
-  const [kind, suite] = options.base.split(':', 2);
-  if (options.base === 'busybox') {
+  const { base } = options;
+  if (typeof base !== 'string')
+    return {
+      inputs: () => rootfsInputs(base, options),
+      makeTar: (to) => makeRootfsTar(base, to, options),
+    };
+  const [kind, suite] = base.split(':', 2);
+  if (base === 'busybox') {
     if (options.packages.length > 0)
       throw new EngineError(
         'template_invalid',
@@ -94,16 +136,15 @@ function makerOf(options: ImageOptions): Maker {
       makeTar: (to, scratch) => makeDebianTar(suite, packages, to, scratch, options),
     };
   }
-  throw new EngineError('template_invalid', `base ${JSON.stringify(options.base)} is not known`, {
+  throw new EngineError('template_invalid', `base ${JSON.stringify(base)} is not known`, {
     remedy: 'Use "debian:bookworm" (any suite of Debian) or "busybox".',
   });
 }
 
-/** A tar to a squashfs: without loop devices, mounts or root. LZ4, which an emulated guest unpacks fastest. */
+/** A tar to a squashfs: without loop devices, mounts or root. */
 async function pack(tar: string, to: string, options: ImageOptions): Promise<void> {
-  const args = ['-quiet', '-no-progress', '-comp', 'lz4', '-b', '128K', '-no-xattrs', to];
   try {
-    await run('sqfstar', args, {
+    await run('sqfstar', [...PACKING, to], {
       signal: options.signal,
       input: createReadStream(tar, { highWaterMark: 1 << 20 }),
       timeoutMs: 600_000,

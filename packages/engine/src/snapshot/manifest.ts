@@ -81,6 +81,44 @@ export const MachinePin = Type.Object(
 );
 export type MachinePin = Static<typeof MachinePin>;
 
+const LockedPackage = Type.Object(
+  {
+    name: Type.String(),
+    version: Type.String(),
+    /** Of the archive that came from the registry: `sha256:` and hex digits, or `sha512-` and base64. */
+    hash: Type.String(),
+  },
+  closed,
+);
+
+/** How a template was built; of a branch, that of the template that its line began with. */
+const BuildRecord = Type.Object(
+  {
+    ms: Type.Number(),
+    bootMs: Type.Number(),
+    warmMs: Type.Number(),
+    /** In order; of the last one, what it took until the manifest was written. */
+    steps: Type.Optional(
+      Type.Array(
+        Type.Object(
+          {
+            step: Type.String(),
+            title: Type.String(),
+            cached: Type.Boolean(),
+            ms: Type.Number(),
+          },
+          closed,
+        ),
+      ),
+    ),
+    /** What `pip` and `npm` of the template came out as. */
+    packages: Type.Optional(
+      Type.Object({ pip: Type.Array(LockedPackage), npm: Type.Array(LockedPackage) }, closed),
+    ),
+  },
+  closed,
+);
+
 export const Manifest = Type.Object(
   {
     format: Type.Literal(MANIFEST_FORMAT),
@@ -107,7 +145,7 @@ export const Manifest = Type.Object(
     image: Type.Object({ name: Type.String(), sha256: Sha256, bytes: Type.Integer() }, closed),
     branch: Type.Optional(BranchOrigin),
     files: Type.Object({ memory: FileEntry, state: FileEntry, disk: FileEntry }, closed),
-    build: Type.Object({ ms: Type.Number(), bootMs: Type.Number(), warmMs: Type.Number() }, closed),
+    build: BuildRecord,
   },
   closed,
 );

@@ -53,14 +53,20 @@ export class SnapshotStore {
    * Writes a snapshot from what a capture left in `workDir`.
    *
    * @param manifest all of it but what is known only once the files are written
+   * @param build asked for once they are
    */
-  async commit(workDir: string, manifest: Omit<Manifest, 'files'>, signal?: AbortSignal): Promise<Manifest> {
+  async commit(
+    workDir: string,
+    manifest: Omit<Manifest, 'files' | 'build'>,
+    build: () => Manifest['build'],
+    signal?: AbortSignal,
+  ): Promise<Manifest> {
     await using draft = await this.draft(manifest.id);
     try {
       const files = {} as Manifest['files'];
       for (const name of parts)
         files[name] = { name, ...(await copySparse(join(workDir, name), join(draft.dir, name), signal)) };
-      return await draft.commit({ ...manifest, files });
+      return await draft.commit({ ...manifest, files, build: build() });
     } catch (error) {
       throw spaceError(error, this.#root);
     }

@@ -6,13 +6,11 @@ import { orAborted } from '../deadline.js';
 import { EngineError } from '../errors.js';
 import { scratchIn } from '../guest/cache.js';
 import { copyDisk, ensureDisk } from '../guest/disk.js';
-import { ensureImage, type Image } from '../guest/image.js';
-import { ensureInitramfs, type Initramfs } from '../guest/initramfs.js';
-import { ensureKernel, type GuestKernel } from '../guest/kernel.js';
+import { findRootfs } from '../guest/rootfs/rootfs.js';
 import type { Manifest } from '../snapshot/manifest.js';
 import type { BuildOptions, LogFunction } from '../types.js';
 import type { BuilderHost, BuilderMachine } from './builder.js';
-import { findHostFiles, type HostFile, templateDigest } from './digest.js';
+import { findHostFiles, hostPath, templateDigest } from './digest.js';
 import {
   assertRunning,
   type Resident,
@@ -25,6 +23,7 @@ import {
 } from './guest-steps.js';
 import { BuildLog } from './log.js';
 import { parseTemplate } from './parse.js';
+import { lockOf, type Parts, prepareParts } from './parts.js';
 import type { TemplateSpec } from './schema.js';
 import { BuildSteps } from './steps.js';
 
@@ -46,14 +45,6 @@ export interface TemplateBuild {
   logFile: string;
 }
 
-/** What the host has made ready for a build. */
-interface Parts {
-  kernel: GuestKernel;
-  initramfs: Initramfs;
-  image: Image;
-  hostFiles: ReadonlyMap<string, HostFile>;
-}
-
 /**
  * Builds a template.
  *
@@ -69,12 +60,14 @@ export async function buildTemplate(
   const started = performance.now();
   const spec = parseTemplate(options.yaml, options.name);
   const hostFiles = await findHostFiles(spec, options.dir, options.signal);
+  const base =
+    spec.rootfs === null ? spec.base : await findRootfs(hostPath(spec, spec.rootfs, options.dir, 'rootfs'));
   await using log = await BuildLog.open(context.home, options.name);
   log.line(`template ${options.name}, ${new Date().toISOString()}`);
   const { signal, onProgress } = options;
   const steps = new BuildSteps({ name: options.name, log, signal, onProgress });
 
-  const parts = { ...(await prepareParts(steps, context, spec, options)), hostFiles };
+  const parts = { ...(await prepareParts(steps, context, spec, base, options)), hostFiles };
   const digest = templateDigest({
     spec,
     files: Object.fromEntries([...hostFiles].map(([path, file]) => [path, file.sha256])),
@@ -100,45 +93,6 @@ export async function buildTemplate(
   const manifest = await buildMachine(steps, host, context, { spec, parts, digest, started, signal });
   context.log?.('info', 'template built', { template: options.name, snapshot: manifest.id });
   return done(manifest, false);
-}
-
-async function prepareParts(
-  steps: BuildSteps,
-  context: BuildContext,
-  spec: TemplateSpec,
-  options: BuildOptions,
-): Promise<Omit<Parts, 'hostFiles'>> {
-  const { home, nativeDir } = context;
-  const { signal, noCache } = options;
-  const cached = (result: { cached: boolean }) => result.cached;
-  const kernel = await steps.run(
-    'kernel',
-    "Provide the guest's kernel",
-    ({ line }) => ensureKernel({ home, signal, onProgress: line }),
-    { cached, detail: ({ version }) => version },
-  );
-  const initramfs = await steps.run(
-    'initramfs',
-    'Pack agent, modules and interpreters',
-    () => ensureInitramfs({ home, nativeDir, kernel, signal }),
-    { cached },
-  );
-  const what = [spec.base, ...spec.packages].join(', ');
-  const image = await steps.run(
-    'image',
-    `Make the image of ${what.length > 60 ? `${what.slice(0, 60)}...` : what}`,
-    ({ line }) =>
-      ensureImage({
-        home,
-        base: spec.base,
-        packages: spec.packages,
-        signal,
-        onProgress: line,
-        ...(noCache && { noCache }),
-      }),
-    { cached, detail: ({ bytes }) => `${Math.ceil(bytes / MiB)} MiB` },
-  );
-  return { kernel, initramfs, image };
 }
 
 interface MachineBuild {
@@ -211,7 +165,13 @@ async function buildMachine(
         memoryBytes: spec.memoryBytes,
         vcpus: spec.vcpus,
         diskBytes: spec.diskBytes,
-        build: { ms: performance.now() - build.started, bootMs: machine.bootMs, warmMs },
+        build: () => ({
+          ms: performance.now() - build.started,
+          bootMs: machine.bootMs,
+          warmMs,
+          steps: steps.records(),
+          packages: { pip: lockOf('pip', parts.sets), npm: lockOf('npm', parts.sets) },
+        }),
       });
     },
     { detail: ({ id }) => id },

@@ -42,18 +42,15 @@ export function builderHost(context: BuilderContext): BuilderHost {
     },
     async commit(spec) {
       const { workDir, template, image, kernel, memoryBytes, vcpus, diskBytes, build } = spec;
-      return await store.commit(workDir, {
+      const machine = { ...(await pin()), kernel: kernel.version, kernelSha256: kernel.sha256 };
+      const made = {
         format: MANIFEST_FORMAT,
         id: newId('sn'),
         createdAt: Date.now(),
         template,
-        machine: { ...(await pin()), kernel: kernel.version, kernelSha256: kernel.sha256 },
-        memoryBytes,
-        vcpus,
-        diskBytes,
-        image,
-        build,
-      });
+        machine,
+      } as const;
+      return await store.commit(workDir, { ...made, memoryBytes, vcpus, diskBytes, image }, build);
     },
   };
 }

@@ -34,7 +34,8 @@ export interface CommitSpec {
   memoryBytes: number;
   vcpus: number;
   diskBytes: number;
-  build: Manifest['build'];
+  /** Asked for when the files are written. */
+  build: () => Manifest['build'];
 }
 
 export interface BuilderHost {

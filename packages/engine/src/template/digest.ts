@@ -63,18 +63,9 @@ export async function findHostFiles(
   const found = new Map<string, HostFile>();
   for (const [index, file] of spec.files.entries()) {
     if (!('from' in file)) continue;
-    const refuse = (problem: string, cause?: unknown) =>
-      new EngineError(
-        'template_invalid',
-        `template ${spec.name} is not valid: files[${index}].from: ${problem}`,
-        {
-          remedy: 'Names start at the directory of the template file.',
-          cause,
-        },
-      );
-    if (dir === undefined && !isAbsolute(file.from))
-      throw refuse(`${JSON.stringify(file.from)} is relative, and the template has no directory`);
-    const path = resolve(dir ?? '/', file.from);
+    const field = `files[${index}].from`;
+    const refuse = (problem: string, cause?: unknown) => refusal(spec, field, problem, cause);
+    const path = hostPath(spec, file.from, dir, field);
     // A pipe or device would never end, or hang at its opening.
     const info = await stat(path).catch((cause: NodeJS.ErrnoException) => {
       throw refuse(`${path} cannot be read (${cause.code})`, cause);
@@ -87,4 +78,22 @@ export async function findHostFiles(
     found.set(file.path, { path, sha256: hash.digest('hex') });
   }
   return found;
+}
+
+/**
+ * Where a name in a template leads on the host.
+ *
+ * @throws EngineError `template_invalid` for a relative one in a template without a directory
+ */
+export function hostPath(spec: TemplateSpec, name: string, dir: string | undefined, field: string): string {
+  if (dir === undefined && !isAbsolute(name))
+    throw refusal(spec, field, `${JSON.stringify(name)} is relative, and the template has no directory`);
+  return resolve(dir ?? '/', name);
+}
+
+function refusal(spec: TemplateSpec, field: string, problem: string, cause?: unknown): EngineError {
+  return new EngineError('template_invalid', `template ${spec.name} is not valid: ${field}: ${problem}`, {
+    remedy: 'Names start at the directory of the template file.',
+    cause,
+  });
 }

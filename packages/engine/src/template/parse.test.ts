@@ -56,6 +56,29 @@ memory: 1 GiB
     expect(spec.memoryBytes).toBe(1024 * MiB);
   });
 
+  it('takes packages of languages, and what they need of the base', () => {
+    const spec = parseTemplate(
+      `base: debian:bookworm
+packages: [curl]
+pip: [six, "attrs>=23,<24", "black[d] ==24.1.0", 'tomli; python_version < "3.11"', six]
+npm: [ms, "@types/node@^20", semver@>=7 <8]
+`,
+      'mine',
+    );
+    expect(spec.packages).toEqual(['curl', 'nodejs', 'python3']);
+    expect(spec.pip).toEqual(['attrs>=23,<24', 'black[d] ==24.1.0', 'six', 'tomli; python_version < "3.11"']);
+    expect(spec.npm).toEqual(['@types/node@^20', 'ms', 'semver@>=7 <8']);
+  });
+
+  it('takes a root file system in place of a base', () => {
+    expect(parseTemplate('rootfs: ./root.tar\npip: [six]', 'mine')).toMatchObject({
+      base: 'rootfs',
+      rootfs: './root.tar',
+      packages: [],
+      pip: ['six'],
+    });
+  });
+
   it('takes a field without a value as absent', () => {
     expect(parseTemplate('base: busybox\nsetup:\n', 'mine').setup).toEqual([]);
   });
@@ -64,7 +87,7 @@ memory: 1 GiB
     ['base: [', /^line 1: /],
     ['', 'a template is a list of fields, such as "base: debian:bookworm"'],
     ['- a', /^line 1: a template is a list of fields/],
-    ['name: x', 'line 1: field "base" is missing'],
+    ['name: x', 'line 1: field "base" is missing ("rootfs" can take its place)'],
     ['base: busybox\nbase: busybox', 'line 2: Map keys must be unique'],
     ['base: busybox\nsetpu: [a]', 'setpu, line 2: unknown field "setpu"'],
     ['base: fedora', /^base, line 1: "fedora" must be "busybox", or "debian:"/],
@@ -87,6 +110,35 @@ memory: 1 GiB
     ['base: busybox\ninterpreters: [python, python]', /two interpreters named "python"/],
     ['base: busybox\nprime: ["1"]', 'prime[0], line 2: needs an interpreter in "interpreters"'],
     ['base: busybox\npackages: [curl]', /^packages, line 2: base "busybox" takes no packages/],
+    ['base: busybox\npip: [six]', /^pip, line 2: base "busybox" has no Python; use "debian:bookworm"/],
+    ['base: busybox\nnpm: [ms]', /^npm, line 2: base "busybox" has no Node.js/],
+    ['base: busybox\nrootfs: x', /^rootfs, line 2: takes the place of "base": only one of both/],
+    ['rootfs: x\npackages: [curl]', /^packages, line 2: a "rootfs" takes no packages/],
+    ...[
+      '-r list.txt',
+      '--index-url=http://a',
+      './dir',
+      'a @ http://b/c.whl',
+      'http://a/b.whl',
+      'a b',
+      '',
+    ].map((item): [string, RegExp] => [
+      `base: debian:bookworm\npip: [${JSON.stringify(item)}]`,
+      /^pip\[0\], line 2: ".*" must be a requirement of a package of an index/,
+    ]),
+    ...[
+      '--registry=http://a',
+      'a@http://b',
+      'user/repository',
+      'a@npm:b',
+      'a@file:../b',
+      '../a',
+      '/a',
+      '',
+    ].map((item): [string, RegExp] => [
+      `base: debian:bookworm\nnpm: [${JSON.stringify(item)}]`,
+      /^npm\[0\], line 2: ".*" must be a package of a registry/,
+    ]),
     [
       'base: debian:bookworm\npackages: ["--help"]',
       /^packages\[0\], line 2: "--help" must be names of Debian/,

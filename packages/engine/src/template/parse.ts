@@ -222,8 +222,7 @@ function expand(file: TemplateFile, name: string, reader: Reader): TemplateSpec 
       reader.add(['env', key], `${quote(key)} cannot be the name of a variable`);
     if (value.includes('\0')) reader.add(['env', key], 'its value holds a NUL character');
   }
-  if (file.base === 'busybox' && file.packages?.length)
-    reader.add(['packages'], 'base "busybox" takes no packages; use "debian:bookworm" as base');
+  const base = baseOf(file, reader);
   const files = (file.files ?? []).map((item, index): TemplateSpec['files'][number] => {
     const path = ['files', index];
     if ((item.from === undefined) === (item.content === undefined))
@@ -238,8 +237,7 @@ function expand(file: TemplateFile, name: string, reader: Reader): TemplateSpec 
   return {
     name: file.name ?? name,
     description: file.description ?? '',
-    base: file.base,
-    packages: [...new Set(file.packages)].sort(),
+    ...base,
     files,
     setup: (file.setup ?? []).map((item, index) =>
       command(item, ['setup', index], { timeoutMs: SETUP_TIMEOUT_MS, user: 'root' }),
@@ -256,6 +254,36 @@ function expand(file: TemplateFile, name: string, reader: Reader): TemplateSpec 
     memoryBytes: size(file.memory ?? '512M', 'memory', reader),
     vcpus: file.vcpus ?? 1,
     diskBytes: size(file.disk ?? '2G', 'disk', reader),
+  };
+}
+
+/** What the image is made of. */
+function baseOf(
+  file: TemplateFile,
+  reader: Reader,
+): Pick<TemplateSpec, 'base' | 'rootfs' | 'packages' | 'pip' | 'npm'> {
+  const sorted = (list: readonly string[] = []) => [...new Set(list)].sort();
+  const { base = 'rootfs', rootfs = null } = file;
+  if (file.base === undefined && rootfs === null)
+    reader.add([], 'field "base" is missing ("rootfs" can take its place)');
+  if (file.base !== undefined && rootfs !== null)
+    reader.add(['rootfs'], 'takes the place of "base": only one of both can be given');
+  const refused = base === 'busybox' ? 'base "busybox"' : base === 'rootfs' ? 'a "rootfs"' : null;
+  if (refused && file.packages?.length)
+    reader.add(['packages'], `${refused} takes no packages; use "debian:bookworm" as base`);
+  for (const [field, language] of [
+    ['pip', 'Python'],
+    ['npm', 'Node.js'],
+  ] as const)
+    if (base === 'busybox' && file[field]?.length)
+      reader.add([field], `base "busybox" has no ${language}; use "debian:bookworm" as base`);
+  const needed = [...(file.pip?.length ? ['python3'] : []), ...(file.npm?.length ? ['nodejs'] : [])];
+  return {
+    base,
+    rootfs,
+    packages: sorted([...(file.packages ?? []), ...(base === 'rootfs' ? [] : needed)]),
+    pip: sorted(file.pip),
+    npm: sorted(file.npm),
   };
 }
 

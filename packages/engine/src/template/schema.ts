@@ -7,6 +7,12 @@ import Type, { type Static } from 'typebox';
 const closed = { additionalProperties: false };
 const NAME = '^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$';
 const GUEST_PATH = '^/[^\\0]{1,4095}$';
+/** A name with extras, versions and a marker; no option, path or URL: packages come from the indexes that pip is set up for. */
+const PIP_REQUIREMENT =
+  '^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])? ?(\\[[A-Za-z0-9._, -]*\\])? ?([<>=!~][A-Za-z0-9.,<>=!~*+_ -]*)?(;[^\n\\0]*)?$';
+/** A name with a version, range or tag; no option, path, alias or URL: packages come from the registry that npm is set up for. */
+const NPM_PACKAGE =
+  '^(@[A-Za-z0-9~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*(@[A-Za-z0-9.<>=^~|*+ -]+)?$';
 const SIZE = '^[0-9]+(\\.[0-9]+)? ?([KMGT]i?B?|B)$';
 
 /** `90`, `"90s"`, `"5m"`, `"1h"`: at most a day. */
@@ -71,10 +77,14 @@ export const TemplateFile = Type.Object(
   {
     name: Type.Optional(Type.String({ pattern: NAME })),
     description: Type.Optional(Type.String({ maxLength: 1000 })),
-    base: Type.String({ pattern: '^(busybox|debian:[a-z][a-z0-9-]*)$' }),
+    base: Type.Optional(Type.String({ pattern: '^(busybox|debian:[a-z][a-z0-9-]*)$' })),
+    /** Directory or tar on the host, relative to the template's directory; in place of a base. */
+    rootfs: Type.Optional(Type.String({ minLength: 1, maxLength: 4096 })),
     packages: Type.Optional(
       Type.Array(Type.String({ pattern: '^[a-z0-9][a-z0-9+.-]+$' }), { maxItems: 1000 }),
     ),
+    pip: Type.Optional(Type.Array(Type.String({ pattern: PIP_REQUIREMENT }), { maxItems: 1000 })),
+    npm: Type.Optional(Type.Array(Type.String({ pattern: NPM_PACKAGE }), { maxItems: 1000 })),
     files: Type.Optional(Type.Array(GuestFile, { maxItems: 1000 })),
     setup: Type.Optional(Type.Array(Command, { maxItems: 200 })),
     env: Type.Optional(Type.Record(Type.String(), Type.String({ maxLength: 131_072 }))),
@@ -96,6 +106,8 @@ export const formHints: Readonly<Record<string, string>> = {
   name: 'letters, digits, "-" and "_", at most 64, the first a letter or digit',
   base: '"busybox", or "debian:" and a suite, such as "debian:bookworm"',
   packages: 'names of Debian packages',
+  pip: 'a requirement of a package of an index, such as "attrs", "attrs>=23" or "attrs[tests]==23.2.0"',
+  npm: 'a package of a registry, such as "ms", "ms@2" or "@types/node@^20"',
   path: 'an absolute path',
   mode: 'octal permission bits in quotes, such as "0644"',
   memory: 'a number with a unit, such as "512M" or "1G"',
@@ -115,9 +127,14 @@ export interface CommandSpec {
 export interface TemplateSpec {
   name: string;
   description: string;
+  /** `busybox`, `debian:SUITE`, or `rootfs`. */
   base: string;
-  /** Sorted, each once. */
+  /** Directory or tar as the file names it; null unless `base` is `rootfs`. */
+  rootfs: string | null;
+  /** Sorted, each once: so too `pip` and `npm`. With those that `pip` and `npm` need of the base. */
   packages: string[];
+  pip: string[];
+  npm: string[];
   files: ({ path: string; mode: number } & ({ from: string } | { content: string }))[];
   setup: CommandSpec[];
   env: Record<string, string>;

@@ -37,11 +37,28 @@ const passed: ReadonlySet<string> = new Set([
   'limit_reached',
 ]);
 
+/** What a step came to. */
+export interface StepRecord {
+  step: string;
+  title: string;
+  cached: boolean;
+  ms: number;
+}
+
 export class BuildSteps {
   readonly #options: StepsOptions;
+  readonly #records: StepRecord[] = [];
+  #running: { step: string; title: string; started: number } | null = null;
 
   constructor(options: StepsOptions) {
     this.#options = options;
+  }
+
+  /** Steps that are done, and the one that runs with what it has taken until now. */
+  records(): StepRecord[] {
+    if (this.#running === null) return [...this.#records];
+    const { step, title, started } = this.#running;
+    return [...this.#records, { step, title, cached: false, ms: performance.now() - started }];
   }
 
   /**
@@ -60,6 +77,7 @@ export class BuildSteps {
   ): Promise<T> {
     const { log, onProgress, signal } = this.#options;
     const started = performance.now();
+    this.#running = { step, title, started };
     let tail = '';
     const output = (text: string) => {
       if (text === '') return;
@@ -75,6 +93,8 @@ export class BuildSteps {
       const ms = performance.now() - started;
       const state = report.cached?.(result) ? 'cached' : 'done';
       const detail = report.detail?.(result);
+      this.#records.push({ step, title, cached: state === 'cached', ms });
+      this.#running = null;
       log.line(`== ${step}: ${state} in ${(ms / 1000).toFixed(1)} s${detail ? `: ${detail}` : ''}`);
       onProgress?.({ type: 'step', step, title, state, ms, ...(detail && { detail }) });
       return result;

@@ -1,0 +1,45 @@
+/** Puts trees of files on top of an image: without mounts, and without unpacking the image where only root could. */
+import { mkdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { EngineError } from '../../errors.js';
+import { outputOf, RunError, type RunOptions, run } from '../run.js';
+
+/** How images are packed. LZ4 is what an emulated guest unpacks fastest. */
+export const PACKING = ['-quiet', '-no-progress', '-comp', 'lz4', '-b', '128K', '-no-xattrs'] as const;
+
+/**
+ * Writes an image of a base with the content of tars over it.
+ *
+ * The base is turned into a text that describes it (unsquashfs -pf), data included, which mksquashfs adds to the tree of the tars.
+ *
+ * @param tars of ours, owned by root throughout
+ * @param scratch directory that is removed by the caller
+ */
+export async function mergeInto(
+  to: string,
+  base: string,
+  tars: readonly string[],
+  scratch: string,
+  context: { signal?: AbortSignal | undefined; onProgress?: ((text: string) => void) | undefined },
+): Promise<void> {
+  const options: RunOptions = { signal: context.signal, timeoutMs: 600_000 };
+  const tree = join(scratch, 'tree');
+  const description = join(scratch, 'base');
+  await mkdir(tree, { mode: 0o755 });
+  context.onProgress?.('packing the image with its packages');
+  try {
+    for (const tar of tars) await run('tar', ['-C', tree, '-xpf', tar], options);
+    await run('unsquashfs', ['-no-progress', '-pf', description, base], options);
+    // Whoever is not root is so in a namespace of his own, where the files that he has unpacked are root's.
+    const asRoot = process.getuid?.() === 0 ? [] : ['unshare', '--user', '--map-root-user', '--'];
+    const command = [...asRoot, 'mksquashfs', tree, to, ...PACKING, '-noappend', '-pf', description];
+    await run(command[0]!, command.slice(1), options);
+  } catch (error) {
+    if (!(error instanceof RunError)) throw error;
+    throw new EngineError('build_failed', `packing the image with its packages failed: ${error.message}`, {
+      ...(error.kind === 'missing' && { remedy: 'apt-get install squashfs-tools (4.5 or newer)' }),
+      details: { output: outputOf(error) },
+      cause: error,
+    });
+  }
+}
