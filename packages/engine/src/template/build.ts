@@ -8,8 +8,8 @@ import { scratchIn } from '../guest/cache.js';
 import { copyDisk, ensureDisk } from '../guest/disk.js';
 import { findRootfs } from '../guest/rootfs/rootfs.js';
 import type { Manifest } from '../snapshot/manifest.js';
-import type { BuildOptions, LogFunction } from '../types.js';
-import type { BuilderHost, BuilderMachine } from './builder.js';
+import type { BuildOptions } from '../types.js';
+import type { BuildContext, BuilderHost, BuilderMachine } from './builder.js';
 import { findHostFiles, hostPath, templateDigest } from './digest.js';
 import {
   assertRunning,
@@ -30,12 +30,6 @@ import { BuildSteps } from './steps.js';
 const MiB = 1024 * 1024;
 /** Room on the state directory's disk beside the machine's memory: its disk's writes, and the disk's own bookkeeping. */
 const SPARE_BYTES = 512 * MiB;
-
-export interface BuildContext {
-  home: string;
-  nativeDir: string;
-  log?: LogFunction;
-}
 
 export interface TemplateBuild {
   manifest: Manifest;

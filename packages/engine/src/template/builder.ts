@@ -2,6 +2,13 @@
 import type { AgentSession } from '../agent/index.js';
 import type { VmmExit } from '../shim/index.js';
 import type { Manifest } from '../snapshot/manifest.js';
+import type { LogFunction } from '../types.js';
+
+export interface BuildContext {
+  home: string;
+  nativeDir: string;
+  log?: LogFunction;
+}
 
 /** The microVM in which a template is built. */
 export interface BuilderMachine extends AsyncDisposable {

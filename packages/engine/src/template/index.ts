@@ -1,5 +1,5 @@
 /** Templates: recipes whose build makes a snapshot. */
-export { type BuildContext, buildTemplate, type TemplateBuild } from './build.js';
-export type { BootSpec, BuilderHost, BuilderMachine, CommitSpec } from './builder.js';
+export { buildTemplate, type TemplateBuild } from './build.js';
+export type { BootSpec, BuildContext, BuilderHost, BuilderMachine, CommitSpec } from './builder.js';
 export { parseTemplate } from './parse.js';
 export type { CommandSpec, TemplateSpec } from './schema.js';

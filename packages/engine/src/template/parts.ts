@@ -8,7 +8,7 @@ import type { PackageSet } from '../guest/packages/set.js';
 import { pythonOf } from '../guest/packages/target.js';
 import type { Rootfs } from '../guest/rootfs/rootfs.js';
 import type { BuildOptions } from '../types.js';
-import type { BuildContext } from './build.js';
+import type { BuildContext } from './builder.js';
 import type { HostFile } from './digest.js';
 import type { TemplateSpec } from './schema.js';
 import type { BuildSteps } from './steps.js';
