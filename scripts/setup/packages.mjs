@@ -16,6 +16,8 @@ const needed = [
   { name: 'libc6-dev', program: null },
   // The driver of warm Pythons is tested on the host.
   { name: 'python3', program: 'python3' },
+  // Fetches what templates list under "pip".
+  { name: 'python3-pip', program: 'pip3' },
   { name: 'ca-certificates', program: null },
   // The keys that Debian's packages are checked against; there on Debian, not on Ubuntu.
   { name: 'debian-archive-keyring', program: null },
