@@ -11,6 +11,7 @@ copy of another: every generator of random numbers is seeded anew before the cod
 from Python 3.9 on. Start: python3 python.py [--init FILE|CODE].
 """
 
+import _signal
 import ast
 import builtins
 import codecs
@@ -57,16 +58,20 @@ class Capture:
         self.channel = channel
         self.id = None
         self.lock = threading.Lock()
+        # Whether a decoder holds the first bytes of a character.
+        self.torn = False
         self.streams = {}
         for name, number in (("stdout", 1), ("stderr", 2)):
             read, write = os.pipe()
             os.set_blocking(read, False)
+            # `write` stays open as well: code that closes its end must not leave `follow` with a pipe that is always ready.
             os.dup2(write, number)
-            os.close(write)
             self.streams[read] = (name, codecs.getincrementaldecoder("utf-8")("replace"))
-        self.poll = select.poll()
+        # One for each thread: a poll object does not bear two at once.
+        self.poll, self.look = select.poll(), select.poll()
         for read in self.streams:
             self.poll.register(read, select.POLLIN)
+            self.look.register(read, select.POLLIN)
         threading.Thread(target=self.follow, name="forkd-output", daemon=True).start()
 
     def follow(self):
@@ -84,6 +89,7 @@ class Capture:
         except BlockingIOError:
             return False
         text = decoder.decode(data)
+        self.torn = self.torn or decoder.getstate()[0] != b""
         if text:
             self.channel.send(type="output", id=self.id, stream=name, text=text)
         return len(data) > 0
@@ -95,6 +101,10 @@ class Capture:
             except Exception:  # closed or replaced by the code
                 pass
         with self.lock:
+            # Most code prints nothing: one question is cheaper than two reads that fail.
+            if not self.look.poll(0) and not self.torn:
+                return
+            self.torn = False
             for read, (name, decoder) in self.streams.items():
                 # A child that goes on writing must not keep the result back: at most what the pipe can hold.
                 for _ in range(32):
@@ -121,6 +131,8 @@ class Interpreter:
         self.pid = os.getpid()
         self.count = 0
         self.generation = None
+        # Whether the driver tells generations.
+        self.told = False
         self.loop = None
         # The same stream objects for ever: loggers keep what they find at their start.
         self.stdio = (open_input(), open_output(1), open_output(2))
@@ -152,6 +164,14 @@ class Interpreter:
             return None, False, describe(error)
 
     def execute(self, code, max_value, name):
+        if "\n" not in code and code[:1] not in (" ", "\t"):
+            # One expression, most likely: without a tree of objects in between.
+            try:
+                expression = compile(code, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            except SyntaxError:
+                pass
+            else:
+                return self.shown(self.value_of(expression), max_value)
         tree = compile(code, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr):
@@ -161,13 +181,18 @@ class Interpreter:
             self.evaluate(tree, name, "exec")
         if last is not None:
             value = self.evaluate(last, name, "eval")
+        return self.shown(value, max_value)
+
+    def shown(self, value, max_value):
         if value is None:
             return None, False, None
         text = repr(value)
         return text[:max_value], len(text) > max_value, None
 
     def evaluate(self, tree, name, mode):
-        code = compile(tree, name, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        return self.value_of(compile(tree, name, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True))
+
+    def value_of(self, code):
         result = eval(code, self.main.__dict__)
         if code.co_flags & 0x80:  # CO_COROUTINE: it awaits at top level
             import asyncio
@@ -180,21 +205,27 @@ class Interpreter:
     def restore(self):
         """What the code may have replaced and the next call needs."""
         try:
-            makers = (open_input, lambda: open_output(1), lambda: open_output(2))
-            self.stdio = tuple(make() if old.closed else old for old, make in zip(self.stdio, makers))
+            if any(stream.closed for stream in self.stdio):
+                makers = (open_input, lambda: open_output(1), lambda: open_output(2))
+                self.stdio = tuple(make() if old.closed else old for old, make in zip(self.stdio, makers))
             sys.stdin, sys.stdout, sys.stderr = self.stdio
-            if signal.getsignal(signal.SIGINT) != self.interrupted:
-                signal.signal(signal.SIGINT, self.interrupted)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            # The functions below `signal`, which wraps each number that it returns.
+            if _signal.getsignal(_signal.SIGINT) != self.interrupted:
+                _signal.signal(_signal.SIGINT, self.interrupted)
+            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGINT,))
         except Exception:
             pass
 
     def renew(self, generation, env):
         """Seeds anew what a copy would share with its siblings, and takes over the environment that it got."""
+        self.told = self.told or generation is not None
         # Environment that comes with a generation belongs to it: told again, it must not undo what code has set since.
         if generation is None or generation != self.generation:
             os.environ.update({str(name): str(value) for name, value in env.items()})
         if generation is None:
+            # Whoever drives a copy tells its generation with the first code: the file is for drivers that do not.
+            if self.told:
+                return
             try:
                 with open(GENERATION_FILE) as file:
                     generation = file.read().strip()

@@ -38,17 +38,25 @@ export interface BootArgs {
   tscKhz: number;
 }
 
-/** Arguments of a template's machine: boots a kernel, its memory is the file that becomes the base. */
-export function bootArgv(binary: string, shape: MachineShape, boot: BootArgs): string[] {
-  // tsc=reliable: on a busy host the kernel's watchdog takes the guest's TSC for broken, and its clock then ticks by the jiffy.
-  const append = [
+/**
+ * What the guest's kernel is told, but for the TSC rate.
+ *
+ * tcg: on a busy host the kernel's watchdog would take the guest's TSC for broken, and its clock then ticks by the jiffy. QEMU 7.2 keeps
+ * translated code by its address in the guest: with random addresses each exec has its loader and libc translated anew, 40 of 60 ms.
+ */
+export function commandLine(accelerator: Accelerator): string {
+  return [
     'console=ttyS0 quiet panic=-1 reboot=t rdinit=/init mitigations=off',
     // tracefs makes 10,000 inodes at boot: 10 MiB, and time under emulation.
     'initcall_blacklist=tracer_init_tracefs',
-    ...(shape.accelerator === 'tcg'
-      ? [`tsc_early_khz=${Math.round(boot.tscKhz)} tsc=reliable no_timer_check`]
-      : []),
+    ...(accelerator === 'tcg' ? ['tsc=reliable no_timer_check norandmaps'] : []),
   ].join(' ');
+}
+
+/** Arguments of a template's machine: boots a kernel, its memory is the file that becomes the base. */
+export function bootArgv(binary: string, shape: MachineShape, boot: BootArgs): string[] {
+  const tsc = shape.accelerator === 'tcg' ? ` tsc_early_khz=${Math.round(boot.tscKhz)}` : '';
+  const append = commandLine(shape.accelerator) + tsc;
   return [
     ...common(binary, shape),
     '-object',

@@ -5,7 +5,7 @@ import type { Accelerator } from '../types.js';
 import { bootFiles } from '../vmm/boot-files.js';
 import { orEnded } from '../vmm/ended.js';
 import type { BootSpec, EnginePin, Vmm, VmmDriver, WaitingSpec } from '../vmm/types.js';
-import { bootArgv, childArgv, DEVICES, MACHINE_TYPE, vmmFiles } from './argv.js';
+import { bootArgv, childArgv, commandLine, DEVICES, MACHINE_TYPE, vmmFiles } from './argv.js';
 import { findQemu } from './binary.js';
 import { makeOverlay } from './disk.js';
 import { enableEvents } from './load.js';
@@ -21,6 +21,7 @@ export const qemuDriver: VmmDriver = {
   diskFile: vmmFiles.overlay,
   find: findQemu,
   pin,
+  commandLine,
   startWaiting,
   startBoot,
   adopt,

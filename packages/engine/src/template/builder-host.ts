@@ -22,7 +22,8 @@ export function builderHost(context: BuilderContext): BuilderHost {
   const pin = () => hostPin(driver, accelerator, shimBinary);
   return {
     async pin() {
-      return { ...(await pin()), tscKhz: null }; // The rate is measured anew each time; it must not spoil the cache.
+      // The rate is measured anew each time; it must not spoil the cache.
+      return { ...(await pin()), tscKhz: null, commandLine: driver.commandLine(accelerator) };
     },
     async boot(spec) {
       const host = await pin();

@@ -168,6 +168,8 @@ export interface VmmDriver {
   /** @throws EngineError host_unfit when there is none that is fit */
   find(): Promise<EngineBinary>;
   pin(accelerator: Accelerator): Promise<EnginePin>;
+  /** What the guest's kernel is told, but for the TSC rate. A template is built anew when it changes. */
+  commandLine(accelerator: Accelerator): string;
   /** Starts a VMM that waits: no memory, no state, paused. */
   startWaiting(spec: WaitingSpec, signal: AbortSignal): Promise<Vmm>;
   /** Starts a machine; what it opens lies in its directory (see `bootMachine`). */
