@@ -45,7 +45,10 @@ class Channel:
         os.close(null)
 
     def send(self, **message):
-        line = memoryview(json.dumps(message).encode("ascii") + b"\n")
+        self.write(json.dumps(message))
+
+    def write(self, text):
+        line = (text + "\n").encode("ascii")
         with self.lock:
             while line:
                 line = line[os.write(self.output, line) :]
@@ -332,9 +335,13 @@ def exit_code(error):
     return int(error["message"]) & 255 if error["message"].lstrip("-").isdigit() else 1
 
 
+quote = json.encoder.encode_basestring_ascii
+decode = json.JSONDecoder(strict=True).decode
+
+
 def read_message(line):
     try:
-        message = json.loads(line)
+        message = decode(line.decode("utf-8", "surrogatepass"))
     except ValueError:
         return {}  # half a line, cut off when this process was copied
     return message if isinstance(message, dict) else {}
@@ -369,7 +376,12 @@ def answer(channel, capture, interpreter, message):
     leave_if_forked(interpreter, error)
     capture.drain()
     interpreter.restore()
-    channel.send(type="result", id=capture.id, value=value, error=error, truncated=truncated)
+    if error is None and not truncated and isinstance(capture.id, str):
+        # The common answer, put together by hand: a third of what the encoder takes.
+        value = "null" if value is None else quote(value)
+        channel.write('{"type":"result","id":%s,"value":%s,"error":null,"truncated":false}' % (quote(capture.id), value))
+    else:
+        channel.send(type="result", id=capture.id, value=value, error=error, truncated=truncated)
 
 
 def warm_up(interpreter, argument):
