@@ -1,3 +1,4 @@
+import type { Accelerator } from '../types.js';
 import type { MachineShape } from '../vmm/types.js';
 
 /** Machine type, with what it needs for a state without description and with ACPI (design, section 9). */
