@@ -277,8 +277,8 @@ bool group_oom_killed(uint32_t handle, bool interpreter) {
 
 static void freeze_one(const char *path, bool frozen) {
   char file[PATH + 32], text[256];
-  if (put(path, "cgroup.freeze", frozen ? "1" : "0") < 0)
-    return;
+  if (put(path, "cgroup.freeze", frozen ? "1" : "0") < 0 || !frozen)
+    return; /* what is thawed runs when it gets its turn: nothing to wait for */
   snprintf(file, sizeof file, "%s/cgroup.events", path);
   int fd = open(file, O_RDONLY | O_CLOEXEC);
   if (fd < 0)
@@ -289,10 +289,10 @@ static void freeze_one(const char *path, bool frozen) {
     text[n > 0 ? n : 0] = 0;
     bool empty = strstr(text, "populated 0") != NULL, is = strstr(text, "frozen 1") != NULL;
     uint64_t now = now_ms();
-    if (n <= 0 || is == frozen || empty)
+    if (n <= 0 || is || empty)
       break;
     if (now >= until) {
-      log_line("%s is not %s after %d ms", path, frozen ? "frozen" : "thawed", FREEZE_MS);
+      log_line("%s is not frozen after %d ms", path, FREEZE_MS);
       break;
     }
     struct pollfd changed = { .fd = fd, .events = POLLPRI };

@@ -193,8 +193,12 @@ class LocalEngine implements Engine {
 
   async fork(request: ForkRequest): Promise<ForkResult[]> {
     const manifest = await this.#store.manifest(request.snapshotId);
-    await this.#store.inspect(manifest);
-    const problem = await this.incompatibility(manifest);
+    // Each is a few looks at files: one after the other they would be a good part of a primed fork.
+    const [problem, host] = await Promise.all([
+      this.incompatibility(manifest),
+      this.#childHost(manifest),
+      this.#store.inspect(manifest),
+    ]);
     if (problem)
       throw new EngineError(
         'snapshot_incompatible',
@@ -203,7 +207,7 @@ class LocalEngine implements Engine {
           remedy: `Build its template again on this host: forkd template build ${manifest.template.name}`,
         },
       );
-    const [source, host] = await Promise.all([this.#source(manifest), this.#childHost(manifest)]);
+    const source = await this.#source(manifest);
     const mapped = host.abilities.injection || host.abilities.attach;
     const copied = mapped ? source.copiedBytes : (await this.snapshotSizes(manifest.id)).memoryPhysical;
     return await forkChildren(source, host, request, this.#standby, copied);

@@ -10,6 +10,7 @@ import type {
   EvalOptions,
   EvalResult,
   Interpreter,
+  MachineIdentity,
   Outcome,
   ProcessInfo,
 } from './types.js';
@@ -26,13 +27,6 @@ const KILL_MS = 5000;
 interface Ready {
   language: string;
   version: string;
-}
-
-/** Who the machine is by now: an interpreter that was copied seeds itself anew and takes this environment over, once. */
-export interface MachineIdentity {
-  /** 32 hex digits. */
-  generation: string;
-  env: Record<string, string>;
 }
 
 /**
@@ -109,6 +103,10 @@ class WarmInterpreter implements Interpreter {
     const turn = this.#queue.then(() => this.#evaluate(code, o));
     this.#queue = turn.catch(() => {});
     return turn;
+  }
+
+  identify(identity: MachineIdentity): void {
+    this.#identity = identity;
   }
 
   async close(): Promise<void> {

@@ -282,12 +282,21 @@ export interface EvalResult {
   truncated: boolean;
 }
 
+/** Who a machine is by now: an interpreter that was copied seeds itself anew and takes this environment over, once. */
+export interface MachineIdentity {
+  /** 32 hex digits. */
+  generation: string;
+  env: Record<string, string>;
+}
+
 export interface Interpreter extends AsyncDisposable {
   readonly handle: number;
   /** Waits until it has said that it is ready, and tells what it is. */
   ready(signal?: AbortSignal): Promise<{ language: string; version: string }>;
   /** One at a time: calls queue. */
   eval(code: string, o?: EvalOptions): Promise<EvalResult>;
+  /** The machine has another identity: its next evaluation is told first. */
+  identify(identity: MachineIdentity): void;
   /** Stops following it; the interpreter goes on. */
   close(): Promise<void>;
 }

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import type { AgentSession } from '../agent/index.js';
 import { deadline } from '../deadline.js';
 import { SandboxMachine } from '../machine/machine.js';
-import { storedRange, writeSandboxFile } from '../machine/sandbox-file.js';
+import { type SandboxFile, storedRange, writeSandboxFile } from '../machine/sandbox-file.js';
 import type { PrimedChild } from '../standby/primed.js';
 import type { ForkChild, ForkTimings } from '../types.js';
 import { orEnded } from '../vmm/ended.js';
@@ -34,6 +34,7 @@ export async function startChild(
   const identity: Identity = { hostname, env, metadata, generation: randomBytes(16).toString('hex') };
   const clock = new PhaseClock();
   const waiting = await waitingOf(source, host, start, limit.signal);
+  let settled: Promise<void> | undefined;
   try {
     clock.lap('spawnMs');
     const { vmm } = waiting;
@@ -42,14 +43,14 @@ export async function startChild(
       clock.lap(null);
     }
     const facts = { id, snapshotId: source.manifest.id, generation: identity.generation, hostname, env };
-    await writeSandboxFile(vmm.dir, { ...facts, ram: waiting.ram.map(storedRange) });
-    await waiting.moveTo(host.runRoot, id);
+    settled = settle(waiting, host, { ...facts, ram: waiting.ram.map(storedRange) });
     let session: AgentSession;
     if (start.kind === 'primed') {
       session = start.child.session;
       const told = introduce(session, identity, everything, limit.signal);
-      await orEnded(Promise.all([told, vmm.resume(limit.signal)]), vmm.shim, limit.signal);
+      await orEnded(Promise.all([told, vmm.resume(limit.signal), settled]), vmm.shim, limit.signal);
     } else {
+      await settled;
       session = await orEnded(resumeAs(waiting, identity, limit.signal), vmm.shim, limit.signal);
     }
     clock.lap('helloMs');
@@ -67,12 +68,14 @@ export async function startChild(
       hostname,
       timings,
       session,
+      ...(start.kind === 'primed' && { interpreters: start.child.interpreters }),
       ram,
       log,
       store,
       user,
     });
   } catch (error) {
+    await settled?.catch(() => {}); // What is disposed of must not be given another name meanwhile.
     await waiting[Symbol.asyncDispose]();
     throw error;
   }
@@ -92,6 +95,12 @@ function waitingOf(
     case 'none':
       return startWaiting(source, host, signal);
   }
+}
+
+/** Makes what waits in a directory a sandbox that a later daemon would find. */
+async function settle(waiting: WaitingVmm, host: ChildHost, facts: SandboxFile): Promise<void> {
+  await writeSandboxFile(waiting.vmm.dir, facts);
+  await waiting.moveTo(host.runRoot, facts.id);
 }
 
 /** Lets a loaded child run and tells it who it is. All its processes but the agent are frozen until hello has thawed them. */

@@ -25,8 +25,9 @@ export interface MachineParts {
   ram: readonly RamRange[];
   store: SnapshotStore;
   user: VmmUser | undefined;
-  /** A session that is open already. */
+  /** A session that is open already, and what it follows. */
   session?: AgentSession;
+  interpreters?: ReadonlyMap<string, Interpreter>;
 }
 
 /** How long the agent of a running sandbox may take to answer a new connection, ms. */
@@ -66,6 +67,10 @@ export class SandboxMachine implements Machine {
     this.#log = parts.log;
     this.#brancher = new Brancher(parts);
     if (parts.session) this.#keepSession(Promise.resolve(parts.session));
+    for (const [name, interpreter] of parts.interpreters ?? []) {
+      interpreter.identify({ generation: parts.generation, env: parts.env });
+      this.#interpreters.set(name, Promise.resolve(interpreter));
+    }
     this.#followShutdown();
     // Nobody waits for the answer of a guest that is gone.
     void this.exited.then(() => this.#closeSession());

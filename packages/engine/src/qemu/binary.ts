@@ -24,7 +24,7 @@ export interface QemuBinary {
   firmware: Record<string, string>;
 }
 
-let known: { key: string; binary: QemuBinary } | undefined;
+let known: { wanted: string; key: string; binary: QemuBinary } | undefined;
 
 /**
  * Finds QEMU: `FORKD_QEMU`, else `qemu-system-x86_64` of PATH. Remembers what it found until the file changes.
@@ -32,22 +32,28 @@ let known: { key: string; binary: QemuBinary } | undefined;
  * @throws EngineError host_unfit when there is none, or it is older than 7.2
  */
 export async function findQemu(): Promise<QemuBinary> {
-  const path = await realpath(await locate());
-  const facts = await stat(path);
-  const key = `${path} ${facts.ino} ${facts.size} ${facts.mtimeMs}`;
-  if (known?.key === key) return known.binary;
+  const wanted = process.env.FORKD_QEMU ?? 'qemu-system-x86_64';
+  // Every fork asks: the way through PATH is gone again only when the file that it led to has changed.
+  if (known?.wanted === wanted && known.key === (await keyOf(known.binary.path).catch(() => '')))
+    return known.binary;
+  const path = await realpath(await locate(wanted));
+  const key = await keyOf(path);
   const [version, sha256, firmware] = await Promise.all([
     versionOf(path),
     sha256File(path),
     firmwareOf(path),
   ]);
   const binary = { path, version, sha256, firmware };
-  known = { key, binary };
+  known = { wanted, key, binary };
   return binary;
 }
 
-async function locate(): Promise<string> {
-  const wanted = process.env.FORKD_QEMU ?? 'qemu-system-x86_64';
+async function keyOf(path: string): Promise<string> {
+  const { ino, size, mtimeMs } = await stat(path);
+  return `${path} ${ino} ${size} ${mtimeMs}`;
+}
+
+async function locate(wanted: string): Promise<string> {
   const candidates = isAbsolute(wanted)
     ? [wanted]
     : (process.env.PATH ?? '/usr/bin:/bin').split(delimiter).map((dir) => join(dir || '.', wanted));

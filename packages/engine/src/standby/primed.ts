@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { type AgentSession, openInterpreter } from '../agent/index.js';
+import { type AgentSession, type Interpreter, openInterpreter } from '../agent/index.js';
 import { deadline } from '../deadline.js';
 import { askAgent, introduce } from '../fork/identity.js';
 import {
@@ -15,10 +15,13 @@ import { orEnded } from '../vmm/ended.js';
 export class PrimedChild implements AsyncDisposable {
   readonly waiting: WaitingVmm;
   readonly session: AgentSession;
+  /** Warm interpreters by name, followed already. */
+  readonly interpreters: ReadonlyMap<string, Interpreter>;
 
-  constructor(waiting: WaitingVmm, session: AgentSession) {
+  constructor(waiting: WaitingVmm, session: AgentSession, interpreters: ReadonlyMap<string, Interpreter>) {
     this.waiting = waiting;
     this.session = session;
+    this.interpreters = interpreters;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -64,10 +67,10 @@ async function prime(waiting: WaitingVmm, source: ChildSource, signal: AbortSign
       interpretersOnly,
       signal,
     );
-    await evaluate(session, source, signal);
+    const followed = await evaluate(session, source, signal);
     await session.freeze({ interpreters: true, user: false });
     await waiting.vmm.pause(signal);
-    return new PrimedChild(waiting, session);
+    return new PrimedChild(waiting, session, followed);
   } catch (error) {
     await session.close();
     throw error;
@@ -75,11 +78,18 @@ async function prime(waiting: WaitingVmm, source: ChildSource, signal: AbortSign
 }
 
 /** Runs the `prime` expressions, so that their code is translated and their memory is touched before the claim. */
-async function evaluate(session: AgentSession, source: ChildSource, signal: AbortSignal): Promise<void> {
+async function evaluate(
+  session: AgentSession,
+  source: ChildSource,
+  signal: AbortSignal,
+): Promise<Map<string, Interpreter>> {
   const { interpreters, prime: expressions } = source.manifest.template;
+  const followed = new Map<string, Interpreter>();
   for (const { name, handle } of interpreters) {
-    await using interpreter = await openInterpreter(session, handle);
+    const interpreter = await openInterpreter(session, handle);
+    followed.set(name, interpreter);
     for (const { code } of expressions.filter((entry) => entry.interpreter === name))
       await interpreter.eval(code, { timeoutMs: PRIME_MS, signal });
   }
+  return followed;
 }

@@ -23,8 +23,8 @@ const LEAST_MEMORY = 1.5 * GiB;
 /** How long one may wait for its claim, ms; an older one has stale caches and ties memory down for nothing. */
 const EXPIRY_MS = 15 * 60_000;
 
-/** After a fork, pools are filled once nothing has been asked for this long, ms: a burst comes first. */
-const IDLE_MS = 20;
+/** After a fork, pools are filled once nothing has been forked for this long, ms: a burst comes first, and what a new child is asked first. */
+const IDLE_MS = 60;
 
 type Kind = 'process' | 'primed';
 
