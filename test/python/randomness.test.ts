@@ -8,7 +8,7 @@ interpreters:
   - name: python
     init: |
       import numpy, os, random, secrets, ssl, tempfile, uuid
-      random.random(); numpy.random.random(); secrets.token_hex(); uuid.uuid4(); uuid.uuid1()
+      random.random(); numpy.random.random(); numpy.random.normal(); random.gauss(0, 1); secrets.token_hex(); uuid.uuid4(); uuid.uuid1()
       tempfile.mktemp(); ssl.RAND_bytes(16)
       context = ssl.create_default_context()
 memory: 512M
@@ -17,6 +17,9 @@ memory: 512M
 const draws = {
   'os.urandom': 'os.urandom(16).hex()',
   random: 'random.random()',
+  // Drawn in pairs: the second of the template's is left over.
+  'random.gauss': 'random.gauss(0, 1)',
+  'numpy normal': 'float(numpy.random.normal())',
   'random.SystemRandom': 'random.SystemRandom().random()',
   'numpy global state': 'float(numpy.random.random())',
   'numpy new generator': 'float(numpy.random.default_rng().random())',

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import type { AgentSession } from '../agent/index.js';
+import { type AgentSession, type Interpreter, openInterpreter } from '../agent/index.js';
 import { deadline } from '../deadline.js';
 import { SandboxMachine } from '../machine/machine.js';
 import { type SandboxFile, storedRange, writeSandboxFile } from '../machine/sandbox-file.js';
@@ -45,13 +45,26 @@ export async function startChild(
     const facts = { id, snapshotId: source.manifest.id, generation: identity.generation, hostname, env };
     settled = settle(waiting, host, { ...facts, ram: waiting.ram.map(storedRange) });
     let session: AgentSession;
+    const interpreters = new Map<string, Promise<Interpreter>>();
     if (start.kind === 'primed') {
       session = start.child.session;
+      for (const [name, interpreter] of start.child.interpreters) {
+        interpreter.identify({ generation: identity.generation, env });
+        interpreters.set(name, Promise.resolve(interpreter));
+      }
       const told = introduce(session, identity, everything, limit.signal);
       await orEnded(Promise.all([told, vmm.resume(limit.signal), settled]), vmm.shim, limit.signal);
     } else {
       await settled;
-      session = await orEnded(resumeAs(waiting, identity, limit.signal), vmm.shim, limit.signal);
+      session = await orEnded(
+        resumeAs(waiting, identity, limit.signal, (open) => {
+          // Asked behind the hello: it follows the interpreter by the time that somebody has got the answer, and evaluates.
+          const [first] = source.manifest.template.interpreters;
+          if (first) interpreters.set(first.name, openInterpreter(open, first.handle, identity));
+        }),
+        vmm.shim,
+        limit.signal,
+      );
     }
     clock.lap('helloMs');
     const { manifest } = source;
@@ -68,7 +81,7 @@ export async function startChild(
       hostname,
       timings,
       session,
-      ...(start.kind === 'primed' && { interpreters: start.child.interpreters }),
+      interpreters,
       ram,
       log,
       store,
@@ -104,12 +117,19 @@ async function settle(waiting: WaitingVmm, host: ChildHost, facts: SandboxFile):
 }
 
 /** Lets a loaded child run and tells it who it is. All its processes but the agent are frozen until hello has thawed them. */
-async function resumeAs(waiting: WaitingVmm, identity: Identity, signal: AbortSignal): Promise<AgentSession> {
+async function resumeAs(
+  waiting: WaitingVmm,
+  identity: Identity,
+  signal: AbortSignal,
+  asked: (session: AgentSession) => void,
+): Promise<AgentSession> {
   const opening = askAgent(waiting.vmm, CHILD_MS);
   await waiting.vmm.resume(signal);
   const session = await opening;
   try {
-    await introduce(session, identity, everything, signal);
+    const told = introduce(session, identity, everything, signal);
+    asked(session);
+    await told;
     return session;
   } catch (error) {
     await session.close();

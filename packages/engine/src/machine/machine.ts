@@ -27,7 +27,7 @@ export interface MachineParts {
   user: VmmUser | undefined;
   /** A session that is open already, and what it follows. */
   session?: AgentSession;
-  interpreters?: ReadonlyMap<string, Interpreter>;
+  interpreters?: ReadonlyMap<string, Promise<Interpreter>>;
 }
 
 /** How long the agent of a running sandbox may take to answer a new connection, ms. */
@@ -67,10 +67,7 @@ export class SandboxMachine implements Machine {
     this.#log = parts.log;
     this.#brancher = new Brancher(parts);
     if (parts.session) this.#keepSession(Promise.resolve(parts.session));
-    for (const [name, interpreter] of parts.interpreters ?? []) {
-      interpreter.identify({ generation: parts.generation, env: parts.env });
-      this.#interpreters.set(name, Promise.resolve(interpreter));
-    }
+    for (const [name, opening] of parts.interpreters ?? []) this.#keepInterpreter(name, opening);
     this.#followShutdown();
     // Nobody waits for the answer of a guest that is gone.
     void this.exited.then(() => this.#closeSession());
@@ -106,8 +103,7 @@ export class SandboxMachine implements Machine {
     if (known) return await this.#orExited(known);
     const identity = { generation: this.generation, env: this.#env };
     const opening = this.session(signal).then((session) => openInterpreter(session, wanted.handle, identity));
-    this.#interpreters.set(wanted.name, opening);
-    opening.catch(() => this.#interpreters.delete(wanted.name));
+    this.#keepInterpreter(wanted.name, opening);
     return await this.#orExited(opening);
   }
 
@@ -165,6 +161,12 @@ export class SandboxMachine implements Machine {
     this.#session = opening;
     opening.then((session) => session.closed.then(forget), forget);
     return opening;
+  }
+
+  /** Remembers what follows an interpreter; one that could not be followed is tried anew by the next call. */
+  #keepInterpreter(name: string, opening: Promise<Interpreter>): void {
+    this.#interpreters.set(name, opening);
+    opening.catch(() => this.#interpreters.delete(name));
   }
 
   /** Waits for `promise`; an end of the VMM says more than a broken connection. */
