@@ -224,7 +224,8 @@ class Interpreter:
         self.told = self.told or generation is not None
         # Environment that comes with a generation belongs to it: told again, it must not undo what code has set since.
         if generation is None or generation != self.generation:
-            os.environ.update({str(name): str(value) for name, value in env.items()})
+            for name, value in env.items():
+                os.environ[str(name)] = str(value)
         if generation is None:
             # Whoever drives a copy tells its generation with the first code: the file is for drivers that do not.
             if self.told:
@@ -342,13 +343,14 @@ def exit_code(error):
 
 
 quote = json.encoder.encode_basestring_ascii
-decode = json.JSONDecoder(strict=True).decode
+scan = json.JSONDecoder().scan_once
 
 
 def read_message(line):
     try:
-        message = decode(line.decode("utf-8", "surrogatepass"))
-    except ValueError:
+        # Without the regular expressions around it, which skip blanks that are not there.
+        message = scan(line.decode("utf-8", "surrogatepass"), 0)[0]
+    except (ValueError, StopIteration):
         return {}  # half a line, cut off when this process was copied
     return message if isinstance(message, dict) else {}
 
@@ -384,8 +386,8 @@ def answer(channel, capture, interpreter, message):
     interpreter.restore()
     if error is None and not truncated and isinstance(capture.id, str):
         # The common answer, put together by hand: a third of what the encoder takes.
-        value = "null" if value is None else quote(value)
-        channel.write('{"type":"result","id":%s,"value":%s,"error":null,"truncated":false}' % (quote(capture.id), value))
+        shown = "null" if value is None else quote(value)
+        channel.write('{"type":"result","id":' + quote(capture.id) + ',"value":' + shown + ',"error":null,"truncated":false}')
     else:
         channel.send(type="result", id=capture.id, value=value, error=error, truncated=truncated)
 

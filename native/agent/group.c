@@ -275,9 +275,16 @@ bool group_oom_killed(uint32_t handle, bool interpreter) {
   return keyed(path, "memory.events", "oom_kill") > 0;
 }
 
-static void freeze_one(const char *path, bool frozen) {
-  char file[PATH + 32], text[256];
-  if (put(path, "cgroup.freeze", frozen ? "1" : "0") < 0 || !frozen)
+static int freezers[2] = { -1, -1 }; /* open since the first use: a fork's hello thaws */
+
+static void freeze_one(bool interpreter, bool frozen) {
+  char path[PATH], file[PATH + 32], text[256];
+  int *freezer = &freezers[interpreter];
+  snprintf(path, sizeof path, TOP "/%s", kind(interpreter));
+  snprintf(file, sizeof file, "%s/cgroup.freeze", path);
+  if (*freezer < 0)
+    *freezer = open(file, O_WRONLY | O_CLOEXEC);
+  if (*freezer < 0 || pwrite(*freezer, frozen ? "1" : "0", 1, 0) < 0 || !frozen)
     return; /* what is thawed runs when it gets its turn: nothing to wait for */
   snprintf(file, sizeof file, "%s/cgroup.events", path);
   int fd = open(file, O_RDONLY | O_CLOEXEC);
@@ -305,9 +312,9 @@ void group_freeze(bool interpreters, bool user, bool frozen) {
   if (!options.real)
     return;
   if (interpreters)
-    freeze_one(TOP "/interp", frozen);
+    freeze_one(true, frozen);
   if (user)
-    freeze_one(TOP "/user", frozen);
+    freeze_one(false, frozen);
 }
 
 void group_memory(uint64_t *limit, uint64_t *used, uint64_t *oom_kills) {

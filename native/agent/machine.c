@@ -10,6 +10,7 @@
 #include "paths.h"
 #include "session.h"
 #include <errno.h>
+#include <sys/mman.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -84,9 +85,14 @@ static void write_or_log(const char *path, const void *bytes, size_t size) {
 
 static void write_files(const char *generation, const char *machine_id, const struct field *metadata) {
   char line[34];
-  if (path_make_parents("/run/forkd/any", (uid_t)-1, (gid_t)-1) < 0) log_line("/run/forkd: %s", strerror(errno));
   snprintf(line, sizeof line, "%s\n", generation);
-  write_or_log("/run/forkd/generation", line, 33);
+  int missing = identity_write("/run/forkd/generation", line, 33);
+  if (missing == ENOENT) {
+    if (path_make_parents("/run/forkd/any", (uid_t)-1, (gid_t)-1) < 0) log_line("/run/forkd: %s", strerror(errno));
+    write_or_log("/run/forkd/generation", line, 33);
+  } else if (missing) {
+    log_line("/run/forkd/generation: %s", strerror(missing));
+  }
   write_or_log("/run/forkd/metadata.json", metadata->bytes, metadata->length);
   snprintf(line, sizeof line, "%s\n", machine_id);
   int err = identity_write("/etc/machine-id", line, 33);
@@ -209,6 +215,31 @@ static void set_hostname(struct slot *s, const struct fields *f) {
   else conclude(s, identity_hostname(name), "cannot set the hostname");
 }
 
+/*
+ * All but the agent stands still: a template is about to be captured. Pages that the agent shares with what it has forked would be copied
+ * at their first write in every child, on the way to its hello: this writes to those that exist.
+ */
+static void own_pages(void) {
+  static unsigned char there[4096];
+  char line[256];
+  FILE *maps = fopen("/proc/self/maps", "re");
+  while (maps && fgets(line, sizeof line, maps)) {
+    unsigned long from, to;
+    char mode[5];
+    if (sscanf(line, "%lx-%lx %4s", &from, &to, mode) != 3 || strcmp(mode, "rw-p") != 0) continue;
+    for (unsigned long at = from; at < to; at += sizeof there * 4096ul) {
+      size_t pages = (to - at) / 4096 < sizeof there ? (to - at) / 4096 : sizeof there;
+      if (mincore((void *)at, pages * 4096, there)) break;
+      for (size_t i = 0; i < pages; i++)
+        if (there[i] & 1) {
+          volatile char *byte = (volatile char *)(at + i * 4096);
+          *byte = *byte;
+        }
+    }
+  }
+  if (maps) fclose(maps);
+}
+
 static void freeze(struct slot *s, const struct fields *f, bool frozen) {
   uint32_t bits = fields_u32(f, F_THAW, 0);
   if (bits == 0 || bits > 3) {
@@ -216,6 +247,7 @@ static void freeze(struct slot *s, const struct fields *f, bool frozen) {
     return;
   }
   group_freeze(bits & 1, bits & 2, frozen);
+  if (frozen && bits == 3) own_pages();
   slot_reply(s, NULL);
 }
 

@@ -50,6 +50,8 @@ export function commandLine(accelerator: Accelerator): string {
     'console=ttyS0 quiet panic=-1 reboot=t rdinit=/init mitigations=off',
     // tracefs makes 10,000 inodes at boot: 10 MiB, and time under emulation.
     'initcall_blacklist=tracer_init_tracefs',
+    // Pressure accounting and the profiles of AppArmor and TOMOYO cost each context switch and each open, and nobody here reads or loads them.
+    'psi=0 lsm=landlock,yama',
     ...(accelerator === 'tcg' ? ['tsc=reliable no_timer_check norandmaps'] : []),
   ].join(' ');
 }
