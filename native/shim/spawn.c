@@ -111,7 +111,7 @@ static void change_user(const struct start *s, int report) {
 
 /* In the child: waits for `gate`, so that no VMM runs that shim.json does not tell of, then becomes the VMM. */
 static void become_vmm(const struct start *s, int report, int gate) {
-  static char *const environment[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
+  static char *const environment[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "MALLOC_ARENA_MAX=1", NULL};
   char byte;
   if (read(gate, &byte, 1) != 1) _exit(127); /* the shim has died */
   normal_signals();
@@ -127,6 +127,8 @@ static void become_vmm(const struct start *s, int report, int gate) {
   for (int i = 0; i < vmm.socket_count; i++)
     if (fcntl(FIRST_FD + i, F_SETFD, 0)) give_up(report, "hand over a socket");
   change_user(s, report);
+  /* QEMU asks for huge pages for translated code: of a child's last one, and of each table beside it, most is never used. Refused, it costs memory only. */
+  if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)) note("huge pages stay on in the VMM: %s", strerror(errno));
   execve(s->argv[0], s->argv, environment);
   give_up(report, "execute");
 }
