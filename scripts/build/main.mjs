@@ -17,7 +17,11 @@ const parts = [
   {
     name: 'bundle',
     sources: ['packages', 'package-lock.json', 'scripts/build/bundle.mjs'],
-    outputs: ['packages/cli/dist/bundle.js', 'packages/controller/dist/bundle.js'],
+    outputs: [
+      'packages/cli/dist/bundle.cjs',
+      'packages/cli/dist/bundle.code',
+      'packages/controller/dist/bundle.js',
+    ],
     command: ['scripts/build/bundle.mjs'],
   },
   {

@@ -9,7 +9,7 @@ if (isOld) {
   process.exitCode = 1;
 } else {
   import(newest()).then(
-    (main) => main.run(process.argv),
+    (main) => (main.run || main.default.run)(process.argv),
     (error) => {
       if (error.code !== 'ERR_MODULE_NOT_FOUND') throw error;
       console.error(`error: forkd is not built: ${error.message}`);
@@ -23,11 +23,11 @@ if (isOld) {
 function newest() {
   const time = (file) => statSync(new URL(file, import.meta.url)).mtimeMs;
   try {
-    const bundled = time('../dist/bundle.js');
+    const bundled = time('../dist/bundle.cjs');
     const isNewest = ['api', 'sdk', 'cli'].every(
       (name) => time(`../../${name}/dist/.tsbuildinfo`) <= bundled,
     );
-    return isNewest ? '../dist/bundle.js' : '../dist/main.js';
+    return isNewest ? './bundled.cjs' : '../dist/main.js';
   } catch (_) {
     return '../dist/main.js';
   }
