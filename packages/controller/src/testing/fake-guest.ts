@@ -292,6 +292,7 @@ export function fakeInterpreter(): Interpreter {
       last = mine.catch(() => undefined);
       return mine;
     },
+    identify: () => undefined,
     close: async () => undefined,
     [Symbol.asyncDispose]: async () => undefined,
   };

@@ -4,6 +4,7 @@ import { EngineError } from '../errors.js';
 import type { Shim } from '../shim/index.js';
 import type { Accelerator } from '../types.js';
 import { bootFiles } from '../vmm/boot-files.js';
+import { COMMAND_LINE } from '../vmm/command-line.js';
 import { orEnded } from '../vmm/ended.js';
 import type { BootSpec, EnginePin, Vmm, VmmDriver, WaitingSpec } from '../vmm/types.js';
 import type { FirecrackerApi } from './api.js';
@@ -16,13 +17,8 @@ const MiB = 1024 * 1024;
 /** Address of a guest on its vsock: each VMM has a host of its own there, so all may have the same. */
 const GUEST_CID = 3;
 
-const BOOT_ARGS = [
-  'console=ttyS0 quiet panic=-1 reboot=k rdinit=/init mitigations=off',
-  // tracefs makes 10,000 inodes at boot: 10 MiB.
-  'initcall_blacklist=tracer_init_tracefs',
-  // Firecracker has no more of a keyboard than the byte that resets the machine.
-  'i8042.noaux i8042.nomux i8042.dumbkbd',
-].join(' ');
+// Firecracker has no more of a keyboard than the byte that resets the machine.
+const BOOT_ARGS = `${COMMAND_LINE} reboot=k i8042.noaux i8042.nomux i8042.dumbkbd`;
 
 /** Firecracker, on kvm. */
 export const firecrackerDriver: VmmDriver = {
@@ -30,6 +26,7 @@ export const firecrackerDriver: VmmDriver = {
   diskFile: fcFiles.disk,
   find: findFirecracker,
   pin,
+  commandLine: () => BOOT_ARGS,
   startWaiting,
   startBoot,
   adopt,

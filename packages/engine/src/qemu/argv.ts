@@ -1,4 +1,5 @@
 import type { Accelerator } from '../types.js';
+import { COMMAND_LINE } from '../vmm/command-line.js';
 import type { MachineShape } from '../vmm/types.js';
 
 /** Machine type, with what it needs for a state without description and with ACPI (design, section 9). */
@@ -46,14 +47,7 @@ export interface BootArgs {
  * translated code by its address in the guest: with random addresses each exec has its loader and libc translated anew, 40 of 60 ms.
  */
 export function commandLine(accelerator: Accelerator): string {
-  return [
-    'console=ttyS0 quiet panic=-1 reboot=t rdinit=/init mitigations=off',
-    // tracefs makes 10,000 inodes at boot: 10 MiB, and time under emulation.
-    'initcall_blacklist=tracer_init_tracefs',
-    // Pressure accounting and the profiles of AppArmor and TOMOYO cost each context switch and each open, and nobody here reads or loads them.
-    'psi=0 lsm=landlock,yama',
-    ...(accelerator === 'tcg' ? ['tsc=reliable no_timer_check norandmaps'] : []),
-  ].join(' ');
+  return `${COMMAND_LINE} reboot=t${accelerator === 'tcg' ? ' tsc=reliable no_timer_check norandmaps' : ''}`;
 }
 
 /** Arguments of a template's machine: boots a kernel, its memory is the file that becomes the base. */

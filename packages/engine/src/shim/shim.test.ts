@@ -206,7 +206,7 @@ describe('a shim', () => {
         .split('\0')
         .filter(Boolean)
         .map((pair) => pair.split('=')[0]),
-    ).toEqual(['PATH', 'LC_ALL']);
+    ).toEqual(['PATH', 'LC_ALL', 'MALLOC_ARENA_MAX']);
     const stat = (await of('stat')).split(') ')[1]!.split(' ');
     expect(stat.slice(1, 4).map(Number)).toEqual([shim.pid, shim.vmmPid, shim.vmmPid]);
     expect((await readdir(`/proc/${shim.vmmPid}/fd`)).sort()).toEqual(['0', '1', '10', '2']);
@@ -214,6 +214,7 @@ describe('a shim', () => {
     if (isRoot)
       expect(status).toMatch(/Uid:\t64900\t64900\t64900\t64900\nGid:\t64900\t64900\t64900\t64900\n/);
     expect(status).toMatch(/SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n/);
+    expect(status).toMatch(/^THP_enabled:\t0$/m);
     expect((await of('oom_score_adj')).trim()).toBe('0');
     expect((await readdir(`/proc/${shim.pid}/fd`)).length).toBeLessThan(12);
   });
