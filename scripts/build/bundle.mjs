@@ -32,8 +32,12 @@ const slimUndici = {
   setup({ onResolve, onLoad }) {
     onResolve({ filter: /^undici$/ }, () => ({ path: 'undici', namespace: 'slim-undici' }));
     onLoad({ filter: /.*/, namespace: 'slim-undici' }, () => ({
-      contents:
-        "export { default as Pool } from 'undici/lib/dispatcher/pool.js'; export { default as errors } from 'undici/lib/core/errors.js';",
+      contents: `
+        import Dispatcher from 'undici/lib/dispatcher/dispatcher.js';
+        import request from 'undici/lib/api/api-request.js';
+        Dispatcher.prototype.request = request;
+        export { default as Pool } from 'undici/lib/dispatcher/pool.js';
+        export { default as errors } from 'undici/lib/core/errors.js';`,
       resolveDir: root,
     }));
   },
