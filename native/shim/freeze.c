@@ -86,10 +86,10 @@ static void expose_to_oom(void) {
 static int copy_clone(void) {
   expose_to_oom();
   /* Its inherited descriptors would keep the VMM's sockets, taps and image locks beyond the VMM's end. */
-  if (inject_close_all(cap.clone, &cap.frozen, INJECT_SUSPEND_FILTER, CLOSE_MS, &cap.fault)) return -1;
-  if (write_layer_of(cap.clone)) return -1;
+  int result = inject_close_all(cap.clone, &cap.frozen, INJECT_SUSPEND_FILTER, CLOSE_MS, &cap.fault);
+  if (result == 0) result = write_layer_of(cap.clone);
   struct pollfd alive = {cap.clone_pidfd, POLLIN, 0};
-  return poll(&alive, 1, 0) == 0 ? 0 : fail(&cap.fault, ESRCH, "the clone died while its memory was copied");
+  return poll(&alive, 1, 0) == 0 ? result : fail(&cap.fault, ESRCH, "the clone died while its memory was copied");
 }
 
 static void done(int64_t began) {

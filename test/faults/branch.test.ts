@@ -60,9 +60,9 @@ describe('branches of one source', () => {
       'dd if=/dev/urandom of=/root/block.$i bs=1M count=4 conv=fsync 2>/dev/null',
       '&& md5sum /root/block.$i >> /root/sums && sync; i=$((i + 1)); done; echo all > /root/done',
     ].join(' ');
-    await sh(box, `nohup sh -c '${script}' > /dev/null 2>&1 &`);
+    await sh(box, `(${script}) > /dev/null 2>&1 &`);
     const written = async () =>
-      (await sh(box, 'wc -l < /root/sums 2>/dev/null || echo 0')) >= '3' ? true : undefined;
+      Number(await sh(box, 'wc -l < /root/sums 2>/dev/null || echo 0')) >= 3 ? true : undefined;
     await eventually(written, 60_000);
     const { id } = await box.branch({ wait: false });
     const check =
@@ -160,7 +160,7 @@ describe('the clone that a branch copies from', () => {
       expect(await inChild(id, 'md5sum < /dev/shm/x | diff - /dev/shm/sum && echo same')).toBe('same');
     else {
       expect(mode).toBe('live');
-      expect(info.warning).toMatch(/clone|cut short|No such process|gone/);
+      expect(info.warning).toContain('clone');
       expect(await failureOf(client().fork({ snapshot: id }))).toMatchObject({ code: 'snapshot_not_ready' });
       const names = readdirSync(join(sharedHome(), 'snapshots')).filter((name) => name.includes(id));
       expect(names).toEqual([]);
@@ -188,7 +188,7 @@ describe.runIf(isRoot)('a daemon that may not suspend a seccomp filter', () => {
     await sh(box, 'md5sum < /dev/shm/x > /dev/shm/sum; echo kept > /root/kept; sync');
     const info = await box.branch({ tag: 'without' });
     expect(info).toMatchObject({ mode: 'diff', status: 'ready' });
-    expect(info.warning).toContain('CAP_SYS_ADMIN');
+    expect(info.mode_reason).toContain('CAP_SYS_ADMIN');
     const look = 'md5sum < /dev/shm/x | diff - /dev/shm/sum && cat /root/kept';
     expect(await inChild('without', look, home.client)).toBe('kept');
     expect(await sh(box, look)).toBe('kept');
