@@ -8,7 +8,12 @@ const RESTARTS = 20;
 /** Descriptors of a process, but for those of its own machinery that come and go. */
 const descriptors = (pid: number) => readdirSync(`/proc/${pid}/fd`).length;
 
-it(`${RESTARTS} restarts of the daemon, by kill and by request: all that lives is adopted each time, and nothing piles up`, async () => {
+/** Each takes two starts of Node.js, which a busy host makes long. */
+const timeout = 400_000;
+
+it(`${RESTARTS} restarts of the daemon, by kill and by request: all that lives is adopted each time, and nothing piles up`, {
+  timeout,
+}, async () => {
   await using home = await faultHome();
   const { client } = home;
   await using children = await fork(3, {}, client);
