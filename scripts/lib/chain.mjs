@@ -31,6 +31,34 @@ export function bench(args) {
 }
 
 /**
+ * @param {readonly string[]} args what the parity suite runs on, such as `qemu+kvm`
+ * @returns {Promise<number>} exit code
+ */
+export function parity(args) {
+  return reportFailure(async () => {
+    await setup();
+    await build();
+    const { bundleParity, parityProgram } = await import('../../test/parity/bundle.mjs');
+    await bundleParity();
+    const on = args.some((arg) => arg.includes('+')) ? [] : ['qemu+tcg'];
+    return run(process.execPath, [parityProgram, ...args, ...on], { cwd: root });
+  });
+}
+
+/**
+ * @param {readonly string[]} args for the parity suite
+ * @returns {Promise<number>} exit code
+ */
+export function kvm(args) {
+  return reportFailure(async () => {
+    await setup();
+    await build();
+    const { testKvm } = await import('../../test/rig/kvm.mjs');
+    return testKvm(args);
+  });
+}
+
+/**
  * @param {readonly string[]} args for vitest; default: unit tests and tests over microVMs
  * @returns {Promise<number>} exit code
  */

@@ -53,6 +53,7 @@ const PROJECT = [
   'test',
   'scripts',
   'build/native',
+  'build/parity.mjs',
   'node_modules',
 ];
 const LEFT_OUT = [

@@ -1,0 +1,209 @@
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { codeOf, eventually, inChild, sh } from '../checks.js';
+import type { Scenario, Stage } from '../types.js';
+
+async function drop(stage: Stage, id: string): Promise<void> {
+  await stage.client.snapshots.removeWithDependents(id).catch((error: { code?: string }) => {
+    if (error.code !== 'snapshot_not_found') throw error;
+  });
+}
+
+const parentOf = (pid: number) =>
+  Number(/^PPid:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]);
+
+export const states: Scenario[] = [
+  {
+    area: 'branch',
+    name: 'a branch holds memory, disk and running processes of one instant; its source goes on',
+    async run(stage) {
+      await using children = await stage.fork();
+      const { box } = children;
+      await sh(
+        box,
+        'head -c 8000000 /dev/urandom > /dev/shm/x; cp /dev/shm/x /root/x; sync; sha256sum < /root/x > /root/sum; echo before > /tmp/when',
+      );
+      await sh(
+        box,
+        '(i=0; while :; do i=$((i+1)); echo $i > /run/tick; usleep 50000; done) >/dev/null 2>&1 &',
+      );
+      const { id, pause_ms } = await box.branch();
+      assert.ok(
+        pause_ms !== undefined && pause_ms > 0 && pause_ms < 2000 * stage.slowness,
+        `pause ${pause_ms} ms`,
+      );
+      await sh(box, 'echo after > /tmp/when');
+      const check =
+        'sha256sum < /dev/shm/x | diff - /root/sum && sha256sum < /root/x | diff - /root/sum && cat /tmp/when';
+      assert.equal(await inChild(stage, id, check), 'before');
+      assert.equal(await sh(box, check), 'after');
+      const ticks = 'a=$(cat /run/tick); sleep 1; b=$(cat /run/tick); test "$b" -gt "$a" && echo goes on';
+      assert.equal(await sh(box, ticks), 'goes on');
+      assert.equal(await inChild(stage, id, ticks), 'goes on');
+      await drop(stage, id);
+    },
+  },
+  {
+    area: 'branch',
+    name: 'branches of branches are as right as the first; zeroed memory stays zero',
+    async run(stage) {
+      await using children = await stage.fork();
+      let box = children.box;
+      const ids: string[] = [];
+      const held: (typeof children)[] = [];
+      for (let depth = 0; depth < 3; depth++) {
+        await sh(
+          box,
+          `echo ${depth} >> /root/log; echo ${depth} >> /dev/shm/log; sync; head -c 2000000 /dev/${depth === 1 ? 'zero' : 'urandom'} > /dev/shm/x; sha256sum < /dev/shm/x > /dev/shm/sum`,
+        );
+        const { id } = await box.branch();
+        ids.push(id);
+        const next = await stage.fork(1, { snapshot: id });
+        held.push(next);
+        box = next.box;
+        assert.equal(await sh(box, 'sha256sum < /dev/shm/x | diff - /dev/shm/sum && echo same'), 'same');
+      }
+      assert.equal(await sh(box, 'cat /root/log /dev/shm/log | xargs'), '0 1 2 0 1 2');
+      for (const one of held.reverse()) await one[Symbol.asyncDispose]();
+      await children[Symbol.asyncDispose]();
+      for (const id of ids.reverse()) await drop(stage, id);
+    },
+  },
+  {
+    area: 'branch',
+    name: 'one source branched again has all of before, also when the link between was removed',
+    async run(stage) {
+      await using children = await stage.fork();
+      const { box } = children;
+      await sh(box, 'echo first > /root/first && sync && echo first > /dev/shm/first');
+      await drop(stage, (await box.branch()).id);
+      await sh(box, 'echo second > /root/second && sync');
+      const { id } = await box.branch();
+      assert.equal(
+        await inChild(stage, id, 'cat /root/first /root/second /dev/shm/first | xargs'),
+        'first second first',
+      );
+      await drop(stage, id);
+    },
+  },
+  {
+    area: 'branch',
+    name: 'a command that is being read through a branch loses nothing and runs once',
+    async run(stage) {
+      await using children = await stage.fork();
+      const { box } = children;
+      const process = await box.run({
+        shell: 'i=0; while [ $i -lt 400 ]; do echo $i; i=$((i+1)); usleep 5000; done; echo once >> /root/ran',
+      });
+      let seen = '';
+      process.stdout.on('data', (chunk: Buffer) => {
+        seen += chunk.toString('utf8');
+      });
+      process.stderr?.resume();
+      const { id } = await box.branch();
+      const exit = await process.wait();
+      assert.equal(exit.exitCode, 0);
+      assert.equal(seen, Array.from({ length: 400 }, (_, i) => `${i}\n`).join(''));
+      assert.equal(await sh(box, 'cat /root/ran'), 'once');
+      await drop(stage, id);
+    },
+  },
+  {
+    area: 'standby',
+    name: 'forks are served from standbys where these are ready, each with an identity of its own',
+    async run(stage) {
+      const standby = () => stage.client.daemon().then(({ standby }) => standby);
+      await using warm = await stage.fork();
+      await sh(warm.box, 'true');
+      await eventually(
+        async () => ((await standby()).process.ready > 0 ? true : undefined),
+        60_000 * stage.slowness,
+      );
+      const before = (await standby()).process.hits;
+      await using children = await stage.fork();
+      assert.ok((await standby()).process.hits > before, 'no standby was used');
+      assert.equal(await sh(children.box, 'cat /run/forkd/generation'), children.box.lastInfo?.generation);
+    },
+  },
+  {
+    area: 'faults',
+    name: 'sandboxes outlive a daemon that is killed, and are branched and removed by the next one',
+    async run(stage) {
+      await using children = await stage.fork(2);
+      const { box } = children;
+      await sh(box, 'echo kept > /root/kept; echo kept > /dev/shm/kept; sync');
+      await stage.crash();
+      assert.equal((await box.info()).state, 'running');
+      assert.equal(await sh(box, 'cat /root/kept /dev/shm/kept | xargs'), 'kept kept');
+      const { id } = await box.branch();
+      assert.equal(await inChild(stage, id, 'cat /root/kept /dev/shm/kept | xargs'), 'kept kept');
+      await drop(stage, id);
+    },
+  },
+  {
+    area: 'faults',
+    name: 'a VMM or shim that is killed ends its sandbox alone, with a reason, and leaves nothing',
+    async run(stage) {
+      await using children = await stage.fork(3);
+      const [first, second, third] = children.boxes;
+      assert.ok(first && second && third);
+      const [one, two] = [(await first.info()).pid, (await second.info()).pid];
+      assert.ok(one && two);
+      process.kill(one, 'SIGKILL');
+      process.kill(parentOf(two), 'SIGKILL');
+      await eventually(
+        async () => ((await codeOf(first.exec(['true']))) === 'sandbox_exited' ? true : undefined),
+        20_000 * stage.slowness,
+      );
+      assert.equal(await sh(third, 'echo fine'), 'fine');
+      for (const box of [first, second]) {
+        await box.kill();
+        assert.ok(!existsSync(join(stage.home, 'run', box.id)), `${box.id} left its directory`);
+      }
+    },
+  },
+  {
+    area: 'faults',
+    name: 'a VMM killed amid a branch leaves a whole snapshot or none',
+    async run(stage) {
+      await using children = await stage.fork();
+      const { box } = children;
+      await box.files.write('/dev/shm/x', randomBytes(4_000_000));
+      await sh(box, 'sha256sum < /dev/shm/x > /dev/shm/sum');
+      const { pid } = await box.info();
+      assert.ok(pid);
+      const { id } = await box.branch({ wait: false });
+      process.kill(pid, 'SIGKILL');
+      const status = await eventually(async () => {
+        const info = (await stage.client.snapshots.list()).find((one) => one.id === id);
+        return info?.status === 'writing' ? undefined : (info?.status ?? 'gone');
+      }, 60_000 * stage.slowness);
+      if (status === 'ready')
+        assert.equal(
+          await inChild(stage, id, 'sha256sum < /dev/shm/x | diff - /dev/shm/sum && echo same'),
+          'same',
+        );
+      const left = readdirSync(join(stage.home, 'snapshots')).filter((name) => name.includes(id));
+      assert.deepEqual(left, status === 'ready' ? [id] : []);
+      await box.kill();
+      await drop(stage, id);
+    },
+  },
+  {
+    area: 'faults',
+    name: 'a guest that powers itself off is told as exited',
+    async run(stage) {
+      await using children = await stage.fork();
+      const { box } = children;
+      await box
+        .exec({ shell: 'sync; kill -KILL 1; echo o > /proc/sysrq-trigger; sleep 60' }, { timeoutSecs: 60 })
+        .catch(() => undefined);
+      await eventually(async () => {
+        const { state } = await box.info();
+        return state === 'exited' ? true : undefined;
+      }, 60_000 * stage.slowness);
+    },
+  },
+];

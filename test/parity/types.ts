@@ -1,0 +1,31 @@
+/** Behaviours that hold on every engine and accelerator: one suite, run over each of them. */
+import type { Forkd, Sandbox } from '@forkd/sdk';
+
+/** What the behaviours are shown on. */
+export interface Stage {
+  readonly client: Forkd;
+  readonly home: string;
+  readonly engine: string;
+  readonly accelerator: string;
+  /** How much slower than an ordinary host this one is, at least 1: bounds of time are multiplied by it. */
+  readonly slowness: number;
+  /** Kills the daemon as a crash does, and starts the next one. */
+  crash(): Promise<void>;
+  /** Forks of a snapshot, by default of the busybox template. All must start; they are removed at the end of the scope. */
+  fork(n?: number, options?: { snapshot?: string; env?: Record<string, string> }): Promise<Children>;
+  /** Builds the text of a template and tags it. */
+  build(yaml: string, tag: string): Promise<string>;
+}
+
+export interface Children extends AsyncDisposable {
+  readonly boxes: readonly Sandbox[];
+  /** The first. */
+  readonly box: Sandbox;
+}
+
+/** One behaviour. Throws where it does not hold. */
+export interface Scenario {
+  area: 'fork' | 'hello' | 'disks' | 'streams' | 'eval' | 'files' | 'standby' | 'branch' | 'faults';
+  name: string;
+  run(stage: Stage): Promise<void>;
+}
