@@ -1,11 +1,11 @@
 /** `npm run test:kvm`: the parity suite over kvm, on this host where a boot proves its kvm, else in the rig. */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { cpSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { root } from '../../scripts/lib/paths.mjs';
 import { run } from '../../scripts/lib/run.mjs';
 import { bundleParity, parityProgram } from '../parity/bundle.mjs';
-import { engine } from './parts.mjs';
+import { engine, seedHome } from './parts.mjs';
 
 /** V8's guard of its code pages costs a third of all time where page tables are emulated. */
 const NODE_FLAGS = ['--no-write-protect-code-memory'];
@@ -30,7 +30,9 @@ export async function testKvm(args) {
 /** Why kvm cannot be used on this host, by a boot of our guest; null where it can. */
 async function hostProblem() {
   const { openEngine } = await engine('index.js');
+  const seed = await seedHome((text) => console.error(text));
   const home = mkdtempSync(join(tmpdir(), 'fk-'));
+  cpSync(join(seed, 'cache'), join(home, 'cache'), { recursive: true, preserveTimestamps: true });
   const opened = await openEngine({ home, nativeDir: join(root, 'build/native') });
   try {
     const { accelerator, reason } = await opened.choice();

@@ -107,7 +107,7 @@ function suite() {
  * @param {(text: string) => void} say
  * @returns {Promise<string>} a state directory with nothing but caches
  */
-async function seedHome(say) {
+export async function seedHome(say) {
   const { ensureKernel } = await engine('guest/kernel.js');
   const { ensureImage } = await engine('guest/image.js');
   const home = join(rigDirectory, 'seed');
