@@ -27,6 +27,7 @@ enum {
   START_USER = 1,
   START_ABILITIES = 2,
   START_MAPS_ALLOWED = 4,
+  START_OWN_KVM = 8,
 };
 
 enum {

@@ -4,11 +4,13 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/close_range.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -109,6 +111,23 @@ static void change_user(const struct start *s, int report) {
   if (setresuid(s->uid, s->uid, s->uid)) give_up(report, "setuid");
 }
 
+/*
+ * Mounts a device that the VMM's user may open over /dev/kvm, in a mount namespace of the VMM's own: QEMU opens that path, and the
+ * host's node is not ours to open to others.
+ */
+static void own_kvm(const struct start *s, int report) {
+  struct stat host;
+  if (!(s->flags & START_OWN_KVM)) return;
+  if (stat("/dev/kvm", &host)) give_up(report, "find /dev/kvm for");
+  if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL)) give_up(report, "make a mount namespace for the /dev/kvm of");
+  /* On a file system of its own: that of the run directory may forbid devices. */
+  if ((mkdir("kvm", 0700) && errno != EEXIST) || mount("kvm", "kvm", "tmpfs", MS_NOSUID | MS_NOEXEC, "size=64k,mode=700"))
+    give_up(report, "make room for a /dev/kvm for");
+  if (mknod("kvm/kvm", S_IFCHR | 0600, host.st_rdev) || chown("kvm/kvm", s->uid, s->gid)) give_up(report, "make a /dev/kvm for");
+  if (mount("kvm/kvm", "/dev/kvm", NULL, MS_BIND, NULL)) give_up(report, "mount a /dev/kvm for");
+  if (umount2("kvm", MNT_DETACH) || rmdir("kvm")) give_up(report, "clear away the room of /dev/kvm for");
+}
+
 /* In the child: waits for `gate`, so that no VMM runs that shim.json does not tell of, then becomes the VMM. */
 static void become_vmm(const struct start *s, int report, int gate) {
   static char *const environment[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "MALLOC_ARENA_MAX=1", NULL};
@@ -126,6 +145,7 @@ static void become_vmm(const struct start *s, int report, int gate) {
   if (close_range(3, ~0u, CLOSE_RANGE_CLOEXEC)) give_up(report, "close_range");
   for (int i = 0; i < vmm.socket_count; i++)
     if (fcntl(FIRST_FD + i, F_SETFD, 0)) give_up(report, "hand over a socket");
+  own_kvm(s, report);
   change_user(s, report);
   /* QEMU asks for huge pages for translated code: of a child's last one, and of each table beside it, most is never used. Refused, it costs memory only. */
   if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)) note("huge pages stay on in the VMM: %s", strerror(errno));

@@ -37,6 +37,11 @@ export async function openStage(options: StageOptions): Promise<Stage & AsyncDis
   }
 }
 
+/** Findings of the host that say why nothing can run. */
+function failing(checks: unknown): unknown[] {
+  return (checks as { state: string }[]).filter(({ state }) => state === 'fail');
+}
+
 /** What a build on this host takes now. */
 interface Choice {
   engine: string;
@@ -67,8 +72,12 @@ class LiveStage implements Stage {
       cpSync(join(seed, 'cache'), join(this.home, 'cache'), { recursive: true, preserveTimestamps: true });
     this.slowness = await measureSlowness();
     await this.#start();
-    const choice = (await this.client.host()).choice as Choice | null;
-    const found = choice === null ? 'nothing' : `${choice.engine}, ${choice.accelerator} (${choice.reason})`;
+    const facts = await this.client.host();
+    const choice = facts.choice as Choice | null;
+    const found =
+      choice === null
+        ? `nothing: ${JSON.stringify(failing(facts.checks))}`
+        : `${choice.engine}, ${choice.accelerator} (${choice.reason})`;
     this.#options.say?.(
       `the host's choice: ${found}; ${this.slowness.toFixed(1)} x slower than an ordinary host`,
     );

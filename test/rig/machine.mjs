@@ -32,7 +32,8 @@ groupadd -f -r kvm && chgrp kvm /dev/kvm && chmod 0660 /dev/kvm
 export const rigEnvironment = {
   HOME: '/root',
   FORKD_HOME: '/w/home',
-  FORKD_RIG: '1',
+  /** A boot that takes a second on hardware takes a minute here. */
+  FORKD_PROOF_SECS: '600',
   /** Tests begin their state directories with these caches. */
   FORKD_TEST_SEED: '/forkd/rig/seed',
   TMPDIR: '/w/t',

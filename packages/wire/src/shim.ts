@@ -77,6 +77,8 @@ export const shimStartFlags = {
   ABILITIES: 2,
   /** The VMM's own filter lets socketpair, recvmsg, mmap, madvise, munmap and close pass. */
   MAPS_ALLOWED: 4,
+  /** The VMM sees a /dev/kvm of its own, which its user may open; the host's keeps its mode. */
+  OWN_KVM: 8,
 } as const;
 
 /** Bits of `abilities`. */

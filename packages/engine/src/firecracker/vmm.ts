@@ -65,7 +65,7 @@ export class FirecrackerVmm implements Vmm {
     using arrival = new Arrival(dir, fcFiles.api);
     const argv = [binary, '--api-sock', fcFiles.api, '--id', 'forkd', '--level', 'Warning'];
     const shim = await startShim(
-      { dir, argv, sockets: [], ...(user && { uid: user.uid, gid: user.gid }) },
+      { dir, argv, sockets: [], ...user },
       { binary: shimBinary, signal, abilities },
     );
     try {

@@ -4,6 +4,8 @@ import { chown, mkdir, open, rm } from 'node:fs/promises';
 export interface VmmUser {
   uid: number;
   gid: number;
+  /** Has to be given a /dev/kvm, since the host's is closed to it. */
+  ownKvm?: boolean;
 }
 
 /**

@@ -69,7 +69,7 @@ export class QemuVmm implements Vmm {
         dir: spec.dir,
         argv: spec.argv,
         sockets: vmmSockets,
-        ...(spec.user && { uid: spec.user.uid, gid: spec.user.gid }),
+        ...spec.user,
       },
       { binary: spec.shimBinary, signal, abilities: spec.abilities },
     );

@@ -38,7 +38,10 @@ const NOBODY_GIVEN = 0xffffffff;
 
 export function encodeStart(spec: ShimSpec, mapsAllowed: boolean, abilities?: ShimAbilities): Buffer {
   const user = spec.uid !== undefined && spec.gid !== undefined;
-  const flags = (user ? shimStartFlags.USER : 0) | startFlags(mapsAllowed, abilities);
+  const flags =
+    (user ? shimStartFlags.USER : 0) |
+    (spec.ownKvm ? shimStartFlags.OWN_KVM : 0) |
+    startFlags(mapsAllowed, abilities);
   const out = new PayloadWriter()
     .u32(flags, spec.uid ?? NOBODY_GIVEN, spec.gid ?? NOBODY_GIVEN, abilityBits(abilities))
     .text(abilities?.reason ?? '')

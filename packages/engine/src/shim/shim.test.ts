@@ -1,5 +1,5 @@
 import { execFile, spawn } from 'node:child_process';
-import { closeSync, openSync, readSync } from 'node:fs';
+import { closeSync, existsSync, openSync, readSync } from 'node:fs';
 import {
   chmod,
   chown,
@@ -10,6 +10,7 @@ import {
   readFile,
   rename,
   rm,
+  stat,
   truncate,
   writeFile,
 } from 'node:fs/promises';
@@ -162,6 +163,21 @@ function expectGrafted(shim: Shim, ram: RamRange[]): void {
   expect(page(132)).toEqual(Buffer.alloc(4096, 0));
   expect(page(300)).toEqual(Buffer.alloc(4096, 300 % 251));
 }
+
+describe('a /dev/kvm of its own', () => {
+  const itHere = it.skipIf(!isRoot || !existsSync('/dev/kvm'));
+  itHere('opens to a VMM whose user may not open that of the host, which stays as it is', async () => {
+    const before = await stat('/dev/kvm');
+    const dir = await runDirectory();
+    const argv = ['/bin/sh', '-c', 'exec 3<>/dev/kvm && echo opened as $(id -u); cat /dev/kvm >/dev/null'];
+    const shim = await start({ dir, argv, sockets: [], ...user, ownKvm: true });
+    expect((await shim.exited).lastWords).toMatch(/^opened as 64900\n/);
+    expect(await readFile('/proc/self/mounts', 'utf8')).not.toMatch(/kvm/);
+    expect((await readdir(dir)).sort()).toEqual(['shim.json', 'shim.log', 'shim.sock', 'vmm.log']);
+    const { mode, uid, gid } = await stat('/dev/kvm');
+    expect({ mode, uid, gid }).toEqual({ mode: before.mode, uid: before.uid, gid: before.gid });
+  });
+});
 
 describe('an injection', () => {
   it('leaves its target alive and right, wherever its tracer dies', { timeout: 120_000 }, async () => {

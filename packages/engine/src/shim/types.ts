@@ -11,6 +11,8 @@ export interface ShimSpec {
   /** The VMM runs as this user and group, where the shim may change it; without: as the shim. */
   uid?: number;
   gid?: number;
+  /** The VMM sees a /dev/kvm of its own, which its user may open though the host's is closed to it. Takes `uid`. Default false. */
+  ownKvm?: boolean;
   /**
    * The VMM's own seccomp filter lets socketpair, recvmsg, mmap, madvise, munmap and close pass, so that grafts can map where no filter may
    * be suspended. Default: true for `qemu-system-*`, whose filter lists what it denies.
