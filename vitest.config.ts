@@ -39,16 +39,16 @@ export default defineConfig({
         test: {
           name: 'vm',
           include: ['test/**/*.test.ts'],
-          exclude: ['test/{agent-cut,python,faults,fuzz,parity,soak,leftovers}/**'],
+          exclude: ['test/{agent-cut,python,node,faults,fuzz,parity,soak,leftovers}/**'],
           ...overMachines,
           sequence: { groupOrder: 1 },
         },
       },
       {
-        // Builds the python template first, which takes minutes.
+        // Builds the python template first, which takes minutes; then what has a Debian with Node.js.
         test: {
           name: 'python',
-          include: ['test/python/**/*.test.ts'],
+          include: ['test/{python,node}/**/*.test.ts'],
           ...overMachines,
           globalSetup: ['test/python/global-setup.ts'],
           sequence: { groupOrder: 2 },

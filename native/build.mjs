@@ -5,6 +5,7 @@
  *   forkd-agent-host   the same with sanitizers, for tests on a socket
  *   forkd-shim         parent of one VMM                                   (native/shim)
  *   forkd-shim-asan    the same with sanitizers
+ *   node-openssl.node  add-on of the guest's warm Node                     (native/node)
  *
  * A file is compiled again when its text, a header beside it, the compiler or the flags changed: their hash is kept beside the object.
  */
@@ -64,6 +65,13 @@ export const programs = {
     compiler: 'gcc',
     compile: [...common, '-O1', ...sanitizers],
     link: [...sanitizers],
+    skip: /^(fuzz|test)_/,
+  },
+  'node-openssl.node': {
+    folder: 'node',
+    compiler: 'gcc',
+    compile: [...common, '-Os', '-fPIC', '-fvisibility=hidden', '-fno-stack-protector'],
+    link: ['-shared', '-nostdlib', '-s', '-Wl,--build-id=none'],
     skip: /^(fuzz|test)_/,
   },
 };

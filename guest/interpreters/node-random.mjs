@@ -1,11 +1,11 @@
 /**
  * Random numbers that a copy of this process does not share with its siblings. V8's generator and OpenSSL's keep their state
  * in memory that is copied, and Node has no way to seed them; so what JavaScript sees of them is taken from the kernel, which
- * is told of every copy. OpenSSL's own use (TLS keys) is not reached from here.
+ * is told of every copy. For OpenSSL's own use (TLS, keys, worker threads) an add-on puts the kernel in the place of its generator.
  */
 import crypto from 'node:crypto';
 import { openSync, readSync } from 'node:fs';
-import { syncBuiltinESMExports } from 'node:module';
+import { createRequire, syncBuiltinESMExports } from 'node:module';
 
 const POOL = 1024;
 const MAX_BYTES = 2 ** 31 - 1;
@@ -94,8 +94,22 @@ function getRandomValues(array) {
   return fill(array);
 }
 
-/** Puts the kernel's numbers in place of those of V8 and OpenSSL. */
+/** False where the image's Node cannot load the add-on, or hides its OpenSSL: TLS of siblings is then alike until it seeds itself. */
+function installOpenssl() {
+  try {
+    return createRequire(import.meta.url)('./node-openssl.node').installed;
+  } catch {
+    return false;
+  }
+}
+
+/**
+ * Puts the kernel's numbers in place of those of V8 and OpenSSL.
+ *
+ * @returns {boolean} whether OpenSSL's own use is reached too
+ */
 export function installRandom() {
+  const reached = installOpenssl();
   Math.random = random;
   Object.assign(crypto, { randomBytes, randomFill, randomFillSync, randomInt, randomUUID: uuid });
   for (const name of ['pseudoRandomBytes', 'prng', 'rng']) replace(crypto, name, randomBytes);
@@ -105,6 +119,7 @@ export function installRandom() {
   replace(prototype, 'randomUUID', uuid);
   replace(crypto, 'getRandomValues', getRandomValues);
   syncBuiltinESMExports();
+  return reached;
 }
 
 function replace(object, name, value) {

@@ -27,7 +27,7 @@ const parts = [
   {
     name: 'native',
     sources: ['native'],
-    outputs: ['build/native/forkd-agent', 'build/native/forkd-shim'],
+    outputs: ['build/native/forkd-agent', 'build/native/forkd-shim', 'build/native/node-openssl.node'],
     command: ['native/build.mjs'],
   },
 ];

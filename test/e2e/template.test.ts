@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { SnapshotDetail, TemplateInfo } from '@forkd/api';
+import type { SnapshotDetail, TemplateDetail, TemplateInfo } from '@forkd/api';
 import { describe, expect, it } from 'vitest';
 import { forkd, forkdJson } from '../support/cli.js';
 
@@ -18,6 +18,38 @@ describe('forkd template', () => {
     expect(list.find(({ name }) => name === 'busybox')).toMatchObject({ built: true, building: false });
     expect(list.some(({ name }) => name === 'python')).toBe(true);
     expect((await forkd(['template', 'ls'])).stdout).toMatch(/^TEMPLATE +STATE/);
+  });
+
+  it('shows what a template has cost in time, disk and memory', async () => {
+    const { cost } = await forkdJson<TemplateDetail>(['template', 'show', 'busybox']);
+    const steps = cost?.steps ?? [];
+    const names = steps.map(({ step }) => step);
+    expect(names).toEqual([
+      'host',
+      'kernel',
+      'initramfs',
+      'image',
+      'disk',
+      'boot',
+      'hello',
+      'freeze',
+      'capture',
+    ]);
+    const sum = steps.reduce((total, { ms }) => total + ms, 0);
+    expect(sum).toBeGreaterThan(0.8 * (cost?.build_ms ?? 0));
+    expect(sum).toBeLessThanOrEqual(cost?.build_ms ?? 0);
+    expect(cost).toMatchObject({
+      memory_logical_bytes: 128 * 1024 ** 2,
+      disk_logical_bytes: 256 * 1024 ** 2,
+    });
+    // Files have holes: what is allocated is less than what a machine sees.
+    expect(cost?.memory_physical_bytes).toBeGreaterThan(1024 ** 2);
+    expect(cost?.memory_physical_bytes).toBeLessThan(cost?.memory_logical_bytes ?? 0);
+    expect(cost?.own_bytes).toBeLessThan(128 * 1024 ** 2);
+    expect(cost?.image_users).toBeGreaterThanOrEqual(1);
+    const { stdout } = await forkd(['template', 'show', 'busybox']);
+    expect(stdout).toMatch(/^memory +128 MiB each; \S+ MiB shared by all children$/m);
+    expect(stdout).toMatch(/^boot +\S+ (ms|s) +done +Boot the machine$/m);
   });
 
   it('verifies a snapshot', async () => {

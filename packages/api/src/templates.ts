@@ -73,9 +73,56 @@ export const TemplateInfo = Type.Object(
 );
 export type TemplateInfo = Static<typeof TemplateInfo>;
 
+const LockedPackage = Type.Object({
+  name: Type.String(),
+  version: Type.String(),
+  hash: Type.String({ description: 'Of the archive from the registry: sha256:HEX, or sha512-BASE64.' }),
+});
+
+/** What the snapshot that a template's tag points to has cost, and costs. */
+export const TemplateCost = Type.Object(
+  {
+    build_ms: Type.Number({ description: 'From the beginning of its build to its end.' }),
+    steps: Type.Array(
+      Type.Object({
+        step: Type.String({ description: 'Name of the stage, as in BuildEvent.' }),
+        title: Type.String(),
+        cached: Type.Boolean({ description: 'Nothing had to be done.' }),
+        ms: Type.Number(),
+      }),
+      { description: 'In order; empty for snapshots of a forkd that did not note them.' },
+    ),
+    memory_logical_bytes: Type.Integer({ description: 'Memory that each machine has.' }),
+    memory_physical_bytes: Type.Integer({
+      description:
+        'What of it was in use at the capture: allocated on disk, and shared by all children until they change it.',
+    }),
+    disk_logical_bytes: Type.Integer({ description: 'Size of the disk that each machine has.' }),
+    disk_physical_bytes: Type.Integer({
+      description: 'What of it was written by the build: allocated on disk.',
+    }),
+    vmstate_bytes: Type.Integer({ description: 'State of the devices.' }),
+    own_bytes: Type.Integer({
+      description: 'Allocated on disk for this snapshot alone: gone when it is removed.',
+    }),
+    image_bytes: Type.Integer({
+      description: 'Size of the read-only image, on disk once however many use it.',
+    }),
+    image_users: Type.Integer({ description: 'Number of snapshots that use the image, this one too.' }),
+    sandboxes: Type.Integer({ description: 'Number of live sandboxes that continue from it.' }),
+    packages: Type.Object(
+      { pip: Type.Array(LockedPackage), npm: Type.Array(LockedPackage) },
+      { description: 'The lock: what "pip" and "npm" came out as.' },
+    ),
+  },
+  { $id: 'TemplateCost' },
+);
+export type TemplateCost = Static<typeof TemplateCost>;
+
 export const TemplateDetail = Type.Object(
   {
     ...TemplateInfo.properties,
+    cost: Type.Optional(TemplateCost),
     yaml: Type.Optional(Type.String()),
     spec: Type.Optional(Type.Unknown({ description: 'The template as understood, defaults filled in.' })),
     logs: Type.Array(Type.String(), { description: 'Build logs on the host, newest first.' }),

@@ -1,7 +1,14 @@
 /** Template files that the daemon knows: the user's, in the state directory, before those that ship. */
 import { readdir, readFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import { isTag, quoteValue, type TemplateDetail, type TemplateInfo, type TemplateSource } from '@forkd/api';
+import {
+  isTag,
+  quoteValue,
+  type TemplateCost,
+  type TemplateDetail,
+  type TemplateInfo,
+  type TemplateSource,
+} from '@forkd/api';
 import { type Engine, messageOf } from '@forkd/engine';
 import { ApiError } from './errors.js';
 import type { Snapshots } from './snapshots.js';
@@ -45,8 +52,35 @@ export class Templates {
     const info = await this.#info(name, path);
     const yaml = await readTemplate(path);
     const logs = await this.#logs(name);
-    if (info.problem !== undefined) return { ...info, yaml, logs };
-    return { ...info, yaml, spec: await this.#options.engine.parseTemplate(yaml, name), logs };
+    const cost = await this.#cost(info.snapshot_id);
+    const detail = { ...info, ...(cost && { cost }), yaml, logs };
+    if (info.problem !== undefined) return detail;
+    return { ...detail, spec: await this.#options.engine.parseTemplate(yaml, name) };
+  }
+
+  async #cost(id: string | undefined): Promise<TemplateCost | undefined> {
+    if (id === undefined) return undefined;
+    const { snapshots } = this.#options;
+    const [all, it, now] = await Promise.all([
+      snapshots.manifests(),
+      snapshots.manifest(id),
+      snapshots.detail(id),
+    ]);
+    const { memory_physical_bytes, disk_physical_bytes, vmstate_bytes, sandboxes } = now;
+    return {
+      build_ms: it.build.ms,
+      steps: it.build.steps ?? [],
+      memory_logical_bytes: it.memoryBytes,
+      memory_physical_bytes,
+      disk_logical_bytes: it.diskBytes,
+      disk_physical_bytes,
+      vmstate_bytes,
+      own_bytes: memory_physical_bytes + disk_physical_bytes + vmstate_bytes,
+      image_bytes: it.image.bytes,
+      image_users: all.filter((other) => other.image.name === it.image.name).length,
+      sandboxes,
+      packages: it.build.packages ?? { pip: [], npm: [] },
+    };
   }
 
   /** The text that a request means. An inline one is called by its tag, else by the `name` in it. */

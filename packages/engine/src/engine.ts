@@ -123,17 +123,24 @@ class LocalEngine implements Engine {
 
   async buildTemplate(options: BuildOptions & { current?: string }): Promise<BuildResult> {
     const { current, ...rest } = options;
-    const [abilities, choice] = await Promise.all([this.#probe(), this.#choose(options.signal)]);
-    const host = builderHost({
-      driver: driverOf('qemu'),
-      store: this.#store,
-      shimBinary: this.#shimBinary,
-      abilities,
-      accelerator: choice.accelerator,
-    });
-    const known = current === undefined ? null : await this.#usable(current);
+    const prepare = async (tell: (line: string) => void) => {
+      const remembered = this.#choice !== undefined;
+      const [abilities, { accelerator, reason }] = await Promise.all([
+        this.#probe(),
+        this.#choose(options.signal, tell),
+      ]);
+      const host = builderHost({
+        driver: driverOf('qemu'),
+        store: this.#store,
+        shimBinary: this.#shimBinary,
+        abilities,
+        accelerator,
+      });
+      const known = current === undefined ? null : await this.#usable(current);
+      return { host, current: known, found: `${accelerator}: ${reason}`, remembered };
+    };
     const context = { home: this.home, nativeDir: this.#nativeDir, log: this.#log };
-    const result = await buildTemplate(host, context, { ...rest, ...(known && { current: known }) });
+    const result = await buildTemplate(prepare, context, rest);
     const { manifest, cached, ms, logFile } = result;
     this.#standby.expect(await this.#source(manifest), await this.#childHost(manifest));
     return { snapshotId: manifest.id, manifest, cached, ms, logFile };
@@ -265,7 +272,7 @@ class LocalEngine implements Engine {
   }
 
   /** What executes guest code; decided once per process, proven once per boot of the host. */
-  #choose(signal?: AbortSignal): Promise<AcceleratorChoice> {
+  #choose(signal?: AbortSignal, tell?: (line: string) => void): Promise<AcceleratorChoice> {
     const prove = async (proofSignal?: AbortSignal): Promise<void> => {
       const abilities = await this.#probe();
       await proveKvm(driverOf('qemu'), {
@@ -273,6 +280,7 @@ class LocalEngine implements Engine {
         nativeDir: this.#nativeDir,
         abilities,
         signal: proofSignal,
+        onProgress: tell,
       });
     };
     if (this.#choice) return this.#choice;

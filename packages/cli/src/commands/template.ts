@@ -1,9 +1,9 @@
-import type { TemplateDetail, TemplateInfo } from '@forkd/api';
+import type { TemplateCost, TemplateDetail, TemplateInfo } from '@forkd/api';
 import { Command } from 'commander';
 import { templateSource } from '../arguments.js';
 import { type BuildDone, buildTemplate } from '../build.js';
 import { action } from '../context.js';
-import { age, oneLine } from '../format.js';
+import { age, bytes, duration, oneLine } from '../format.js';
 import { facts, table } from '../output.js';
 import { runStages } from '../progress.js';
 
@@ -53,7 +53,9 @@ function list(): Command {
 }
 
 function show(): Command {
-  const command = new Command('show').description('show a template').argument('<template>', 'name');
+  const command = new Command('show')
+    .description('show a template, and what it has cost in time, disk and memory')
+    .argument('<template>', 'name');
   return action<[string]>(command, async (context, name) => {
     const detail = await (await context.client()).templates.get(name, context.signal);
     context.out.answer(detail, templateText);
@@ -99,7 +101,48 @@ function templateText(template: TemplateDetail): string {
     ['problem', template.problem],
     ['snapshot', template.snapshot_id],
     ['built', template.built_at_unix === undefined ? undefined : age(template.built_at_unix)],
+    ...(template.cost ? costFacts(template.cost) : []),
     ['last log', template.logs[0]],
   ]);
-  return template.yaml === undefined ? head : `${head}\n\n${template.yaml.trimEnd()}`;
+  const parts = [head, template.cost && lockText(template.cost), template.cost && stepTable(template.cost)];
+  return [...parts, template.yaml?.trimEnd()].filter(Boolean).join('\n\n');
+}
+
+function costFacts(cost: TemplateCost): [string, string][] {
+  const { image_users: users } = cost;
+  const shared = users > 1 ? `, shared by ${users} snapshots` : '';
+  return [
+    ['built in', duration(cost.build_ms)],
+    [
+      'memory',
+      `${bytes(cost.memory_logical_bytes)} each; ${bytes(cost.memory_physical_bytes)} shared by all children`,
+    ],
+    [
+      'disk',
+      `${bytes(cost.disk_logical_bytes)} each; ${bytes(cost.disk_physical_bytes)} written by the build`,
+    ],
+    [
+      'on this host',
+      `${bytes(cost.own_bytes)} of its own, and the image: ${bytes(cost.image_bytes)}${shared}`,
+    ],
+    ['sandboxes', String(cost.sandboxes)],
+  ];
+}
+
+function lockText({ packages }: TemplateCost): string | undefined {
+  const rows = (['pip', 'npm'] as const).flatMap((manager) =>
+    packages[manager].map(({ name, version, hash }) => [manager, name, version, `${hash.slice(0, 22)}...`]),
+  );
+  return rows.length === 0 ? undefined : table(['FROM', 'PACKAGE', 'VERSION', 'HASH'], rows);
+}
+
+function stepTable({ steps }: TemplateCost): string | undefined {
+  if (steps.length === 0) return undefined;
+  const rows = steps.map(({ step, title, cached, ms }) => [
+    step,
+    duration(ms),
+    cached ? 'cached' : 'done',
+    oneLine(title),
+  ]);
+  return table(['STEP', '>TIME', 'STATE', 'WHAT'], rows);
 }

@@ -14,9 +14,12 @@ import { throwIfCancelled } from './run.js';
 /** Drivers of interpreters in the source tree. */
 const INTERPRETERS = join(checkout, 'guest/interpreters');
 
+/** Loaded by node-random.mjs. */
+const NODE_ADD_ON = 'node-openssl.node';
+
 export interface InitramfsOptions {
   home: string;
-  /** Directory that holds `forkd-agent`. */
+  /** Directory that holds `forkd-agent` and the add-on of Node. */
   nativeDir: string;
   kernel: GuestKernel;
   /** Drivers, copied to /forkd/interpreters. Default: those of this source tree. */
@@ -60,13 +63,7 @@ export async function ensureInitramfs(options: InitramfsOptions): Promise<Initra
 
 async function listEntries(options: InitramfsOptions): Promise<CpioEntry[]> {
   const { kernel } = options;
-  const agentPath = join(options.nativeDir, 'forkd-agent');
-  const agent = await readFile(agentPath).catch((cause: unknown) => {
-    throw new EngineError('host_unfit', `the guest agent ${agentPath} is not there`, {
-      remedy: 'Build it with "npm run build".',
-      cause,
-    });
-  });
+  const agent = await readBuilt(options.nativeDir, 'forkd-agent');
   const directories = ['dev', 'proc', 'sys', 'modules', 'forkd', 'forkd/interpreters'];
   const entries: CpioEntry[] = directories.map((path) => ({ type: 'directory', path }));
   // The kernel opens it for init's first words, before devtmpfs is there.
@@ -89,5 +86,17 @@ async function listEntries(options: InitramfsOptions): Promise<CpioEntry[]> {
     const content = await readFile(join(drivers, driver.name));
     entries.push({ type: 'file', path: `forkd/interpreters/${driver.name}`, content });
   }
+  const addOn = await readBuilt(options.nativeDir, NODE_ADD_ON);
+  entries.push({ type: 'file', path: `forkd/interpreters/${NODE_ADD_ON}`, content: addOn });
   return entries;
+}
+
+async function readBuilt(nativeDir: string, name: string): Promise<Buffer> {
+  const path = join(nativeDir, name);
+  return await readFile(path).catch((cause: unknown) => {
+    throw new EngineError('host_unfit', `${path}, which the guest needs, is not there`, {
+      remedy: 'Build it with "npm run build".',
+      cause,
+    });
+  });
 }

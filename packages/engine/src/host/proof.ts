@@ -19,6 +19,8 @@ export interface ProofContext {
   nativeDir: string;
   abilities: ShimAbilities;
   signal: AbortSignal | undefined;
+  /** What it is at, for people. */
+  onProgress?: ((line: string) => void) | undefined;
 }
 
 /**
@@ -28,15 +30,16 @@ export interface ProofContext {
  * @throws whatever failed
  */
 export async function proveKvm(driver: VmmDriver, context: ProofContext): Promise<void> {
-  const { home, nativeDir, abilities, signal } = context;
+  const { home, nativeDir, abilities, signal, onProgress } = context;
   const shimBinary = join(nativeDir, 'forkd-shim');
-  const kernel = await ensureKernel({ home, signal });
+  const kernel = await ensureKernel({ home, signal, onProgress });
   const [initramfs, image, disk, pin] = await Promise.all([
     ensureInitramfs({ home, nativeDir, kernel, signal }),
     ensureImage({ home, base: 'busybox', packages: [], signal }),
     ensureDisk({ home, bytes: 64 * MiB, signal }),
     hostPin(driver, 'kvm', shimBinary),
   ]);
+  onProgress?.(`booting a guest on kvm, to see whether it works here: ${PROOF_MS / 1000} s at most`);
   const parent = join(home, 'builds');
   await mkdir(parent, { recursive: true, mode: 0o700 });
   await using scratch = await scratchIn(parent);

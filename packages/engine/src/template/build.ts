@@ -9,7 +9,7 @@ import { copyDisk, ensureDisk } from '../guest/disk.js';
 import { findRootfs } from '../guest/rootfs/rootfs.js';
 import type { Manifest } from '../snapshot/manifest.js';
 import type { BuildOptions } from '../types.js';
-import type { BuildContext, BuilderHost, BuilderMachine } from './builder.js';
+import type { BuildContext, BuilderHost, BuilderMachine, PreparedHost } from './builder.js';
 import { findHostFiles, hostPath, templateDigest } from './digest.js';
 import {
   assertRunning,
@@ -47,9 +47,9 @@ export interface TemplateBuild {
  * @throws EngineError `template_invalid`, `build_failed` {step, output, log}, `build_cancelled`, `host_unfit`, `insufficient_disk`
  */
 export async function buildTemplate(
-  host: BuilderHost,
+  prepare: (tell: (line: string) => void) => Promise<PreparedHost>,
   context: BuildContext,
-  options: BuildOptions & { current?: Manifest },
+  options: BuildOptions,
 ): Promise<TemplateBuild> {
   const started = performance.now();
   const spec = parseTemplate(options.yaml, options.name);
@@ -61,6 +61,12 @@ export async function buildTemplate(
   const { signal, onProgress } = options;
   const steps = new BuildSteps({ name: options.name, log, signal, onProgress });
 
+  const { host, current } = await steps.run(
+    'host',
+    'Find out what this host can run',
+    ({ line }) => prepare(line),
+    { cached: ({ remembered }) => remembered, detail: ({ found }) => found },
+  );
   const parts = { ...(await prepareParts(steps, context, spec, base, options)), hostFiles };
   const digest = templateDigest({
     spec,
@@ -76,7 +82,6 @@ export async function buildTemplate(
     ms: performance.now() - started,
     logFile: log.path,
   });
-  const { current } = options;
   if (current && current.template.digest === digest && !options.noCache) {
     await steps.run('capture', 'Capture the machine', async () => current, {
       cached: () => true,

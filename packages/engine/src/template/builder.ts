@@ -45,6 +45,17 @@ export interface CommitSpec {
   build: () => Manifest['build'];
 }
 
+/** What this host can build with. */
+export interface PreparedHost {
+  host: BuilderHost;
+  /** The snapshot that the tag points to, where this host can run it. */
+  current: Manifest | null;
+  /** Accelerator, and why; for people. */
+  found: string;
+  /** It had been found out before. */
+  remembered: boolean;
+}
+
 export interface BuilderHost {
   boot(spec: BootSpec): Promise<BuilderMachine>;
   /** Turns workDir/{memory,state,disk} into a snapshot, flushed and renamed. */

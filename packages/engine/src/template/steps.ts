@@ -31,6 +31,7 @@ export interface StepsOptions {
 /** These tell of host, template or caller, not of the build. */
 const passed: ReadonlySet<string> = new Set([
   'host_unfit',
+  'invalid_argument',
   'template_invalid',
   'insufficient_disk',
   'insufficient_memory',
