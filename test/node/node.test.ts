@@ -38,7 +38,7 @@ const draws = {
   'OpenSSL in a worker': 'await inWorker()',
   'TLS client random': 'await clientRandom()',
 };
-const CHILDREN = 50;
+const CHILDREN = 20;
 
 it('children of a warm Node have its packages, and draw different random numbers from every generator', async () => {
   await using source = await template(yaml, 'node-seeded');
