@@ -15,6 +15,7 @@ export const paths = {
   snapshot: (ref: string) => `/v1/snapshots/${e(ref)}`,
   snapshotInfo: (ref: string) => `/v1/snapshots/${e(ref)}/info`,
   snapshotVerify: (ref: string) => `/v1/snapshots/${e(ref)}/verify`,
+  snapshotFlatten: (ref: string) => `/v1/snapshots/${e(ref)}/flatten`,
   snapshotTag: (ref: string) => `/v1/snapshots/${e(ref)}/tag`,
   snapshotGc: () => '/v1/snapshots/gc',
   tree: () => '/v1/tree',

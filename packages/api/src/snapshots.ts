@@ -31,7 +31,11 @@ export const SnapshotInfo = Type.Object(
     sandboxes: Type.Integer({ description: 'Number of live sandboxes that continue from it.' }),
     // Of a snapshot that was branched off a running sandbox.
     branched_from: Type.Optional(Type.String({ description: 'Sandbox that it was branched off.' })),
-    mode: Type.Optional(Type.String({ description: 'How its memory was captured: live or diff.' })),
+    mode: Type.Optional(
+      Type.String({
+        description: 'How its memory was captured: live or diff; full when it was asked to stand alone.',
+      }),
+    ),
     mode_reason: Type.Optional(Type.String({ description: 'Why not in the mode that was asked for.' })),
     pause_ms: Type.Optional(
       Type.Number({ description: 'From the last instruction of the source before to the first after.' }),

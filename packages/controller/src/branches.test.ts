@@ -91,7 +91,6 @@ describe('a branch', () => {
   });
 
   it.each([
-    [{ mode: 'full' }, 'unsupported'],
     [{ mode: 'live', diff: true }, 'invalid_argument'],
     [{ mode: 'half' }, 'invalid_argument'],
     [{ n: 2, wait: false }, 'invalid_argument'],

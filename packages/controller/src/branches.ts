@@ -213,6 +213,5 @@ function modeOf({ mode, diff }: BranchRequest): 'live' | 'diff' | 'full' {
       field: 'diff',
       problem: `it contradicts mode ${mode}; leave it out`,
     });
-  if (mode === 'full') throw new ApiError('unsupported', { what: 'mode: full' });
   return mode ?? (diff === true ? 'diff' : 'live');
 }

@@ -40,8 +40,9 @@ export function readyInfo(
       ...(facts.reason !== undefined && { mode_reason: facts.reason }),
       pause_ms: branch.pauseMs,
       ...(facts.copyMs !== undefined && { diff_ms: facts.copyMs }),
-      diff_physical_bytes: facts.physicalBytes ?? covered(branch.extents, 'data'),
-      diff_logical_bytes: covered(branch.extents),
+      diff_physical_bytes:
+        branch.flat?.layer.physicalBytes ?? facts.physicalBytes ?? covered(branch.extents, 'data'),
+      diff_logical_bytes: branch.flat?.layer.logicalBytes ?? covered(branch.extents),
     }),
   };
 }

@@ -34,7 +34,7 @@ export class Snapshots {
   readonly drafts: Drafts;
   readonly #options: SnapshotsOptions;
   readonly #tags: Map<string, string>;
-  /** Manifests never change. */
+  /** Those that were read; the engine tells when flattening has changed one. */
   readonly #manifests = new Map<string, Manifest>();
   readonly #branchFacts = new Map<string, BranchFacts>();
   /** Snapshots that are being removed: no fork and no branch may begin on them. */
@@ -44,6 +44,9 @@ export class Snapshots {
     this.#options = options;
     this.#tags = options.registry.tags();
     this.drafts = new Drafts(options.registry);
+    options.engine.onFlattened((manifest) => {
+      if (this.#manifests.has(manifest.id)) this.#manifests.set(manifest.id, manifest);
+    });
   }
 
   /**
@@ -159,7 +162,7 @@ export class Snapshots {
         this.#options.engine.snapshotSizes(id),
       ]);
       const descendants = descendantsOf(id, await this.manifests());
-      const ancestors = [...ancestorsOf(manifest)];
+      const ancestors = [...this.ancestorsOf(manifest)];
       const parent = ancestors.at(-1);
       return {
         ...info,
@@ -175,6 +178,18 @@ export class Snapshots {
         manifest,
       };
     });
+  }
+
+  /** Lets a branch stand alone: what is below it is not needed by it any more, nor by what stands on it. */
+  async flatten(ref: string): Promise<SnapshotDetail> {
+    const id = this.resolve(ref);
+    await this.#named(ref, () => this.#options.engine.flattenSnapshot(id));
+    return this.detail(ref);
+  }
+
+  /** Ids of the snapshots that one stands on, root first. */
+  ancestorsOf(manifest: Manifest): readonly string[] {
+    return ancestorsOf(manifest, (id) => this.#manifests.get(id));
   }
 
   async verify(
@@ -233,6 +248,8 @@ export class Snapshots {
     // One whose files were taken away still has its names removed.
     if (!onDisk && this.tagsOf(id).length === 0) throw notFound(ref);
     const descendants = descendantsOf(id, await this.manifests());
+    const known = this.#manifests.get(id);
+    const ancestors = known ? this.ancestorsOf(known) : [];
     const doomed = cascade ? [...descendants, id] : [id];
     const freed = await this.#bytesOf(doomed);
     // From here to the marks of removal nothing is awaited: what was looked at is so.
@@ -243,7 +260,7 @@ export class Snapshots {
       throw new ApiError('snapshot_in_use', values, { details: { dependents: users } });
     }
     const manifest = await this.#removeAll(doomed);
-    const below = manifest ? ancestorsOf(manifest) : [];
+    const below = manifest ? ancestors : [];
     for (const ancestor of [...below].reverse()) await this.collect(ancestor);
     return { removed: doomed, freed_bytes: freed, dry_run: false };
   }

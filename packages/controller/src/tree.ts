@@ -3,7 +3,6 @@ import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { SandboxInfo, SnapshotInfo, Tree, TreeNode } from '@forkd/api';
 import type { Manifest } from '@forkd/engine';
-import { ancestorsOf } from './lineage.js';
 import type { Services } from './services.js';
 
 /** All nodes, parents before children, siblings by age. */
@@ -31,7 +30,7 @@ export async function treeOf({ engine, templates, snapshots, sandboxes }: Servic
         return {
           kind: 'snapshot',
           id: info.id,
-          parent: parentOf(info, manifestOf.get(info.id), live, names),
+          parent: parentOf(info, manifestOf.get(info.id), manifestOf, live, names),
           tags: info.tags,
           state: info.status,
           created_at_unix: info.created_at_unix,
@@ -48,12 +47,14 @@ export async function treeOf({ engine, templates, snapshots, sandboxes }: Servic
 function parentOf(
   info: SnapshotInfo,
   manifest: Manifest | undefined,
+  manifests: ReadonlyMap<string, Manifest>,
   live: ReadonlySet<string>,
   templates: ReadonlySet<string>,
 ): string | null {
   const source = info.branched_from;
   if (source !== undefined && live.has(source)) return source;
-  const below = manifest && ancestorsOf(manifest).at(-1);
+  // A flat one stands on nothing, and hangs where it came from as long as that is there.
+  const below = manifest?.branch?.chain.findLast((id) => manifests.has(id));
   if (below !== undefined) return below;
   return info.template !== undefined && templates.has(info.template) ? info.template : null;
 }

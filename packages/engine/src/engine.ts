@@ -14,6 +14,7 @@ import { isId } from './ids.js';
 import { adoptMachine, sweepSandbox } from './machine/adopt.js';
 import { probeAbilities, type ShimAbilities } from './shim/index.js';
 import {
+  type Chain,
   incompatibility,
   type Manifest,
   SnapshotStore,
@@ -65,13 +66,19 @@ export async function openEngine(options: EngineOptions): Promise<Engine> {
   return engine;
 }
 
+/** What children of a snapshot are made from, and the snapshots whose files that names. */
+interface KnownSource {
+  source: ChildSource;
+  links: readonly string[];
+}
+
 class LocalEngine implements Engine {
   readonly home: string;
   readonly #log: LogFunction;
   readonly #nativeDir: string;
   readonly #shimBinary: string;
   readonly #store: SnapshotStore;
-  readonly #sources = new Map<string, Promise<ChildSource>>();
+  readonly #sources = new Map<string, Promise<KnownSource>>();
   readonly #standby: Standby;
   #abilities: Promise<ShimAbilities> | undefined;
   #choice: Promise<AcceleratorChoice> | undefined;
@@ -83,6 +90,8 @@ class LocalEngine implements Engine {
     this.#shimBinary = join(options.nativeDir, 'forkd-shim');
     this.#store = new SnapshotStore(options.home);
     this.#standby = new Standby(options.standby ?? defaultStandby, this.#log);
+    // Sources name files; those of it and of all that stand on it are others now.
+    this.#store.onFlattened(() => this.#sources.clear());
   }
 
   async open(): Promise<void> {
@@ -192,6 +201,14 @@ class LocalEngine implements Engine {
     );
   }
 
+  async flattenSnapshot(snapshotId: string): Promise<Manifest> {
+    return await this.#store.flatten(snapshotId);
+  }
+
+  onFlattened(listener: (manifest: Manifest) => void): void {
+    this.#store.onFlattened(listener);
+  }
+
   async removeSnapshot(snapshotId: string): Promise<void> {
     this.#sources.delete(snapshotId);
     await this.#standby.drop(snapshotId);
@@ -199,7 +216,10 @@ class LocalEngine implements Engine {
   }
 
   async fork(request: ForkRequest): Promise<ForkResult[]> {
-    const manifest = await this.#store.manifest(request.snapshotId);
+    // Its files stay where they are until all children have them.
+    const { source, pin } = await this.#pinned(request.snapshotId);
+    using _pin = pin;
+    const { manifest } = source;
     // Each is a few looks at files: one after the other they would be a good part of a primed fork.
     const [problem, host] = await Promise.all([
       this.incompatibility(manifest),
@@ -214,7 +234,6 @@ class LocalEngine implements Engine {
           remedy: `Build its template again on this host: forkd template build ${manifest.template.name}`,
         },
       );
-    const source = await this.#source(manifest);
     const mapped = host.abilities.injection || host.abilities.attach;
     const copied = mapped ? source.copiedBytes : (await this.snapshotSizes(manifest.id)).memoryPhysical;
     return await forkChildren(source, host, request, this.#standby, copied);
@@ -304,20 +323,47 @@ class LocalEngine implements Engine {
     }
   }
 
-  #source(manifest: Manifest): Promise<ChildSource> {
-    const known = this.#sources.get(manifest.id);
-    if (known) return known;
-    const source = this.#readSource(manifest);
-    this.#sources.set(manifest.id, source);
-    source.catch(() => this.#sources.delete(manifest.id));
-    return source;
+  /** What children of a snapshot are made from, its files kept where they are until `pin` is disposed of. */
+  async #pinned(snapshotId: string): Promise<{ source: ChildSource; pin: Disposable }> {
+    const known = this.#sources.get(snapshotId);
+    if (known) {
+      const { source, links } = await known;
+      const pin = this.#store.reading(links);
+      if (this.#sources.get(snapshotId) === known) return { source, pin };
+      pin[Symbol.dispose]();
+    }
+    const { chain, pin } = await this.#store.pinnedChain(snapshotId);
+    try {
+      const manifest = chain.links.at(-1)!;
+      await this.#store.inspect(manifest); // Says better than a read what is missing.
+      return { source: await this.#source(manifest, chain), pin };
+    } catch (error) {
+      pin[Symbol.dispose]();
+      throw error;
+    }
   }
 
-  async #readSource(manifest: Manifest): Promise<ChildSource> {
+  async #source(manifest: Manifest, chain?: Chain): Promise<ChildSource> {
+    let known = this.#sources.get(manifest.id);
+    if (!known) {
+      const reading = this.#readSource(manifest, chain);
+      this.#sources.set(manifest.id, reading);
+      reading.catch(() => this.#forget(manifest.id, reading));
+      known = reading;
+    }
+    return (await known).source;
+  }
+
+  #forget(snapshotId: string, reading: Promise<KnownSource>): void {
+    if (this.#sources.get(snapshotId) === reading) this.#sources.delete(snapshotId);
+  }
+
+  async #readSource(manifest: Manifest, known?: Chain): Promise<KnownSource> {
     const { memoryBytes, vcpus, machine } = manifest;
-    const { files, extents, copiedBytes, disks } = await this.#store.chain(manifest);
+    const chain = known ?? (await this.#store.chain(manifest));
+    const { files, extents, copiedBytes, disks } = chain;
     const statePath = join(this.#store.directory(manifest.id), manifest.files.state.name);
-    return {
+    const source = {
       manifest,
       files,
       extents,
@@ -328,6 +374,7 @@ class LocalEngine implements Engine {
       shape: { accelerator: machine.accelerator, cpuModel: machine.cpuModel, memoryBytes, vcpus },
       image: join(this.home, 'cache', 'images', manifest.image.name),
     };
+    return { source, links: chain.links.map(({ id }) => id) };
   }
 
   async #childHost(manifest: Manifest): Promise<ChildHost> {

@@ -13,5 +13,5 @@ export { newId } from './ids.js';
 export { childArgv as childArguments } from './qemu/argv.js';
 export { findQemu, type QemuBinary } from './qemu/binary.js';
 export type { VmmExit } from './shim/index.js';
-export { MANIFEST_FORMAT, MachinePin, Manifest } from './snapshot/index.js';
+export { MANIFEST_FORMAT, MachinePin, Manifest, standsAlone } from './snapshot/index.js';
 export * from './types.js';

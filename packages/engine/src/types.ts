@@ -46,7 +46,7 @@ export interface BranchOptions {
   snapshotId: string;
   /**
    * `live`: memory is copied after the pause; where this host does not permit it, `diff`: what changed is copied in the pause.
-   * `full`: as diff, and the snapshot stands alone. Default live.
+   * `full`: captured as with live, and the snapshot stands alone: after the pause it is written whole. Default live.
    */
   mode?: BranchMode;
   signal?: AbortSignal;
@@ -56,7 +56,7 @@ export interface BranchOptions {
 export interface Branching {
   snapshotId: string;
   /** What was done. */
-  mode: 'live' | 'diff';
+  mode: BranchMode;
   /** Why not `live`, where it was asked for. */
   reason?: string;
   /** From the last guest instruction before to the first after, ms. */
@@ -206,6 +206,13 @@ export interface Engine extends AsyncDisposable {
     snapshotId: string,
     signal?: AbortSignal,
   ): Promise<{ problems: string[]; bytesRead: number }>;
+  /**
+   * Lets a branch stand alone, whatever was below it; what it shows stays the same. Returns its new manifest. One that stands alone is left as
+   * it is. EngineError snapshot_not_found, snapshot_corrupt, insufficient_disk.
+   */
+  flattenSnapshot(snapshotId: string): Promise<Manifest>;
+  /** Calls `listener` with the new manifest of each snapshot that was flattened, also by itself. */
+  onFlattened(listener: (manifest: Manifest) => void): void;
   removeSnapshot(snapshotId: string): Promise<void>;
   /** EngineError before anything has started when none can (memory, compatibility); else a result per child. */
   fork(request: ForkRequest): Promise<ForkResult[]>;

@@ -52,6 +52,17 @@ export class Snapshots {
     });
   }
 
+  /**
+   * Lets a branch stand alone: its memory becomes a base, its disk one file. What it shows stays the same, and what was below it is not needed
+   * by it any more. Waits until that is done; whoever forks or runs meanwhile sees nothing of it.
+   */
+  async flatten(ref: string, signal?: AbortSignal): Promise<SnapshotDetail> {
+    return this.#transport.json<SnapshotDetail>('POST', paths.snapshotFlatten(ref), SnapshotDetail, {
+      signal,
+      timeoutMs: 30 * 60_000,
+    });
+  }
+
   /** Reads every byte against its hash. */
   async verify(ref: string, signal?: AbortSignal): Promise<VerifyReport> {
     return this.#transport.json<VerifyReport>('POST', paths.snapshotVerify(ref), VerifyReport, {

@@ -5,7 +5,7 @@ import { exitCodes } from '../failure.js';
 import { age, bytes, duration, oneLine } from '../format.js';
 import { facts, table } from '../output.js';
 
-/** `forkd snapshot ls|show|rm|tag|gc|verify`. */
+/** `forkd snapshot ls|show|rm|tag|gc|flatten|verify`. */
 export function snapshotCommand(): Command {
   const group = new Command('snapshot').description(
     'snapshots: captured states that sandboxes continue from',
@@ -67,6 +67,19 @@ export function snapshotCommand(): Command {
         context.out.answer(report, ({ removed }) => removed.join('\n'));
         const freed = `${report.removed.length} snapshots, ${bytes(report.freed_bytes)}`;
         context.out.note(dryRun ? `would be removed: ${freed}` : `removed: ${freed}`);
+        return 0;
+      },
+    ),
+  );
+  group.addCommand(
+    action<[string]>(
+      named('flatten', 'let a branch stand alone, on no other snapshot; prints its id'),
+      async (context, ref) => {
+        const detail = await (await context.client()).snapshots.flatten(ref, context.signal);
+        context.out.answer(detail, ({ id }) => id);
+        context.out.note(
+          `memory ${bytes(detail.memory_physical_bytes)}, disk ${bytes(detail.disk_physical_bytes)}`,
+        );
         return 0;
       },
     ),

@@ -72,6 +72,19 @@ export function snapshotRoutes(server: Server, { snapshots, templates, builds }:
       return { id, ok: problems.length === 0, problems, bytes_read: bytesRead };
     },
   );
+  server.post(
+    '/v1/snapshots/:ref/flatten',
+    {
+      schema: {
+        tags,
+        summary:
+          'Lets a branch stand alone: its memory becomes a base, its disk one file. What it shows stays the same.',
+        params: Params,
+        response: { 200: SnapshotDetail },
+      },
+    },
+    async (request) => snapshots.flatten(request.params.ref),
+  );
   server.delete(
     '/v1/snapshots/:ref',
     {

@@ -236,6 +236,8 @@ export function fakeEngine(options: EngineOptions): Engine & { controls: FakeEng
     snapshotSizes: async () => ({ memoryLogical: 2, memoryPhysical: 1, state: 1, diskPhysical: 1, image: 1 }),
     incompatibility: async () => null,
     verifySnapshot: async () => ({ problems: [], bytesRead: 3 }),
+    flattenSnapshot: readManifest,
+    onFlattened: () => undefined,
     removeSnapshot: async (id: string) => {
       await readManifest(id);
       rmSync(snapshotDir(id), { recursive: true });

@@ -3,14 +3,22 @@ import { link, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { EngineError, messageOf } from '../errors.js';
 import type { VmmUser } from '../machine/run-directory.js';
-import { coveredBytes } from '../memory/index.js';
+import { coveredBytes, mergeLayers } from '../memory/index.js';
 import type { CapturedLayer, PreparedCapture, RamRange } from '../shim/index.js';
-import { MOST_LINKS } from '../snapshot/chain.js';
-import type { Chain, Manifest, SnapshotStore } from '../snapshot/index.js';
+import { flatOrigin, writeFlat } from '../snapshot/flat.js';
+import {
+  type BranchOrigin,
+  type Chain,
+  type Manifest,
+  MOST_LINKS,
+  type SnapshotStore,
+  wantsFlattening,
+} from '../snapshot/index.js';
 import { sealPart } from '../snapshot/seal.js';
 import { type SnapshotDraft, spaceError } from '../snapshot/store.js';
 import type { BranchedSnapshot, Branching, BranchOptions, LogFunction } from '../types.js';
 import type { Vmm, VmmDisks } from '../vmm/types.js';
+import { belowOf } from './below.js';
 import { pauseFor } from './pause.js';
 
 export interface BranchSource {
@@ -37,8 +45,14 @@ interface Held {
   prepared: PreparedCapture;
   pauseMs: number;
   state: Buffer;
-  /** Names of the overlays in the draft, lowest first. */
-  disks: string[];
+  /** Overlays in the draft, lowest first. */
+  disks: LinkedDisk[];
+  full: boolean;
+}
+
+interface LinkedDisk {
+  name: string;
+  whole: boolean;
 }
 
 /**
@@ -51,6 +65,8 @@ export class Brancher {
   #previous: Manifest;
   /** How many of the frozen overlays that link holds. */
   #covered = 0;
+  /** The overlay that each link of this source's ends with. */
+  readonly #nodes = new Map<string, string>();
   readonly #overlays: VmmDisks;
   /** Branches queue: the shim holds one capture at a time. */
   #last: Promise<unknown> = Promise.resolve();
@@ -81,7 +97,9 @@ export class Brancher {
     const { store } = this.#source;
     this.#stop.signal.throwIfAborted();
     options.signal?.throwIfAborted();
-    const chain = await this.#comparable();
+    const { chain, pin } = await this.#comparable();
+    using _pin = pin;
+    await this.#shortenDisks(chain);
     const draft = await store.draft(options.snapshotId);
     try {
       const held = await this.#capture(options, chain, draft);
@@ -90,7 +108,7 @@ export class Brancher {
       const { mode, reason } = held.prepared;
       return {
         snapshotId: options.snapshotId,
-        mode,
+        mode: held.full ? 'full' : mode,
         ...(reason && { reason }),
         pauseMs: held.pauseMs,
         ready,
@@ -101,39 +119,53 @@ export class Brancher {
     }
   }
 
-  /** The chain of the previous link; where that is gone, of the snapshot that the source was forked from, which its life keeps. */
-  async #comparable(): Promise<Chain> {
+  /**
+   * The chain of the previous link; where that is gone, of the snapshot that the source was forked from, which its life keeps. One that is as
+   * long as can be is flattened first.
+   */
+  async #comparable(): Promise<{ chain: Chain; pin: Disposable }> {
     const { store, manifest } = this.#source;
     try {
-      await store.inspect(this.#previous);
-      return this.#short(await store.chain(this.#previous));
+      await store.inspect(await store.manifest(this.#previous.id));
+      return await this.#short(this.#previous.id);
     } catch (error) {
       if (!(error instanceof EngineError) || this.#previous.id === manifest.id) throw error;
       this.#previous = manifest;
       this.#covered = 0;
-      return this.#short(await store.chain(manifest));
+      return await this.#short(manifest.id);
     }
   }
 
-  #short(chain: Chain): Chain {
-    if (chain.links.length < MOST_LINKS) return chain;
-    throw new EngineError(
-      'unsupported',
-      `sandbox ${this.#source.id} stands on a chain of ${chain.links.length} snapshots, ${MOST_LINKS} at most can be`,
-      { remedy: 'Fork from its newest snapshot with mode full, or from an earlier one.' },
-    );
+  async #short(id: string): Promise<{ chain: Chain; pin: Disposable }> {
+    const { store } = this.#source;
+    const pinned = await store.pinnedChain(id);
+    const { links, disks } = pinned.chain;
+    if (links.length < MOST_LINKS && disks.length < MOST_LINKS) return pinned;
+    pinned.pin[Symbol.dispose]();
+    await store.flatten(id);
+    return await store.pinnedChain(id);
+  }
+
+  /** Lets the source's own disk stand on the file of a link that has been flattened, in the place of all overlays up to it. */
+  async #shortenDisks(chain: Chain): Promise<void> {
+    const flat = chain.links[0]!;
+    const node = this.#nodes.get(flat.id);
+    if (node === undefined || !flat.files.disk.whole) return;
+    const path = join(this.#source.store.directory(flat.id), flat.files.disk.name);
+    const replaced = await this.#overlays.standOn(path, node);
+    this.#covered -= replaced - 1;
+    this.#nodes.delete(flat.id);
   }
 
   async #capture(options: BranchOptions, chain: Chain, draft: SnapshotDraft): Promise<Held> {
     const { vmm, ram, manifest } = this.#source;
     const { shim } = vmm;
-    const origin = (manifest.branch?.chain.length ?? 0) + 1; // files of the snapshot that it was forked from
     const preparing = [
       this.#overlays.prepare(manifest.diskBytes),
       shim.capturePrepare({
         ram,
         mode: options.mode === 'diff' ? 'diff' : 'live',
-        below: { files: chain.files, extents: chain.extents, origin },
+        below: belowOf(chain, manifest),
         layer: join(draft.dir, 'layer'),
       }),
       rm(join(vmm.dir, STATE_FILE), { force: true }),
@@ -149,7 +181,8 @@ export class Brancher {
       });
       const disks = await this.#linkDisks(draft);
       const state = await readState(join(vmm.dir, STATE_FILE));
-      return { draft, chain, prepared, pauseMs, state, disks };
+      this.#nodes.set(options.snapshotId, disk.below);
+      return { draft, chain, prepared, pauseMs, state, disks, full: options.mode === 'full' };
     } catch (error) {
       await shim.captureAbort();
       throw error;
@@ -162,49 +195,48 @@ export class Brancher {
    * Links the overlays that the previous link does not hold: usually one. Where that link is gone, or failed, those that it would have held
    * come along, since memory is compared with the link below it.
    */
-  async #linkDisks(draft: SnapshotDraft): Promise<string[]> {
-    const files = (await this.#overlays.frozen()).slice(this.#covered);
-    const names = files.map((_, index) => (index === files.length - 1 ? 'disk' : `disk-${index}`));
-    await Promise.all(
-      files.map((file, index) => link(join(this.#source.vmm.dir, file), join(draft.dir, names[index]!))),
+  async #linkDisks(draft: SnapshotDraft): Promise<LinkedDisk[]> {
+    const frozen = (await this.#overlays.frozen()).slice(this.#covered);
+    return await Promise.all(
+      frozen.map(async ({ file, whole }, index) => {
+        const name = index === frozen.length - 1 ? 'disk' : `disk-${index}`;
+        await link(join(this.#source.vmm.dir, file), join(draft.dir, name));
+        return { name, whole };
+      }),
     );
-    return names;
   }
 
   /** After the pause: copies memory, syncs, hashes, and makes the snapshot exist. */
   async #write(snapshotId: string, held: Held): Promise<BranchedSnapshot> {
-    const { draft, chain, prepared, pauseMs, state, disks } = held;
+    const { draft, chain, prepared, pauseMs, state, disks, full } = held;
     const { vmm, manifest, id, log } = this.#source;
     const { signal } = this.#stop;
     try {
       const layer: CapturedLayer = await vmm.shim.captureCopy(signal);
       await writeState(join(draft.dir, 'state'), state);
-      const [memory, stateEntry, ...sealed] = await Promise.all([
-        sealPart(join(draft.dir, 'layer'), 'layer', signal),
-        sealPart(join(draft.dir, 'state'), 'state', signal),
-        ...disks.map((name) => sealPart(join(draft.dir, name), name, signal)),
-      ]);
-      const disk = sealed.pop()!;
-      const parent = chain.links.at(-1)!;
+      const stateEntry = await sealPart(join(draft.dir, 'state'), 'state', signal);
+      const origin: BranchOrigin = {
+        parent: chain.links.at(-1)!.id,
+        chain: chain.links.map((entry) => entry.id),
+        sandbox: id,
+        mode: full ? 'full' : prepared.mode,
+        pauseMs,
+        extents: layer.extents,
+        lowerDisks: [],
+      };
+      const parts = full ? await this.#flat(held, layer, origin) : await this.#linked(held, origin);
       const written = await draft.commit({
         ...manifest,
         id: snapshotId,
         createdAt: Date.now(),
         // A branch has the user's processes running in it: nothing of it may run before it is claimed.
         template: { ...manifest.template, prime: [] },
-        branch: {
-          parent: parent.id,
-          chain: chain.links.map((entry) => entry.id),
-          sandbox: id,
-          mode: prepared.mode,
-          pauseMs,
-          extents: layer.extents,
-          lowerDisks: sealed,
-        },
-        files: { memory, state: stateEntry, disk },
+        branch: parts.branch,
+        files: { memory: parts.memory, state: stateEntry, disk: parts.disk },
       });
       this.#previous = written;
       this.#covered += disks.length;
+      this.#flattenSoon(written);
       return {
         manifest: written,
         copyMs: layer.ms,
@@ -218,6 +250,62 @@ export class Brancher {
       throw spaceError(error, draft.dir);
     }
   }
+
+  /** A snapshot as a layer over the previous link. */
+  async #linked({ draft, disks }: Held, origin: BranchOrigin): Promise<Parts> {
+    const { signal } = this.#stop;
+    const memory = await sealPart(join(draft.dir, 'layer'), 'layer', signal);
+    const sealed: Manifest['files']['disk'][] = [];
+    for (const { name, whole } of disks)
+      sealed.push({ ...(await sealPart(join(draft.dir, name), name, signal)), ...(whole && { whole }) });
+    const disk = sealed.pop()!;
+    return { memory, disk, branch: { ...origin, lowerDisks: sealed } };
+  }
+
+  /** A snapshot that stands alone, from the layer that was captured and what is below it. */
+  async #flat({ draft, chain, disks }: Held, layer: CapturedLayer, origin: BranchOrigin): Promise<Parts> {
+    const { manifest } = this.#source;
+    const { memoryBytes, diskBytes } = manifest;
+    const above = disks.map(({ name, whole }) => ({
+      path: join(draft.dir, name),
+      format: whole ? ('raw' as const) : ('qcow2' as const),
+    }));
+    const whole = above.findLastIndex(({ format }) => format === 'raw');
+    const layers = [...chain.links.slice(1).map((link) => link.branch!.extents), layer.extents];
+    const map = mergeLayers(memoryBytes, layers);
+    const source = {
+      memoryBytes,
+      diskBytes,
+      map,
+      files: [...chain.files.map(({ path }) => path), join(draft.dir, 'layer')],
+      disks: whole >= 0 ? above.slice(whole) : [...chain.disks, ...above],
+    };
+    // What is below may be flattened meanwhile: the files of this chain stay until then.
+    using _pin = this.#source.store.reading(chain.links.map(({ id }) => id));
+    const parts = await writeFlat(draft.dir, source, this.#stop.signal);
+    await Promise.all(['layer', ...disks.map(({ name }) => name)].map((name) => rm(join(draft.dir, name))));
+    return { ...parts, branch: flatOrigin(origin, map, chain.links[0]!, layer.bytes) };
+  }
+
+  /** Flattens in the background what has come near the limits. Nobody waits for it before they are met. */
+  #flattenSoon(manifest: Manifest): void {
+    const { store, log } = this.#source;
+    store
+      .chain(manifest)
+      .then(async (chain) => {
+        if (wantsFlattening(chain)) await store.flatten(manifest.id);
+      })
+      .catch((error: unknown) => {
+        log('warn', `snapshot ${manifest.id} could not be flattened: ${messageOf(error)}`);
+      });
+  }
+}
+
+/** What of a snapshot depends on whether it stands alone. */
+interface Parts {
+  memory: Manifest['files']['memory'];
+  disk: Manifest['files']['disk'];
+  branch: BranchOrigin;
 }
 
 /** Reads what the VMM wrote: a regular file of sane size, whatever else it may have put there. */

@@ -5,14 +5,20 @@ import type { MergedExtent } from './extents.js';
 const STEP = 1024 * 1024;
 const GRAIN = 4096;
 
+export interface FlattenOptions {
+  signal?: AbortSignal;
+  /** What lies past the end of a file is zero: so with disks that QEMU allocates by the cluster. */
+  padded?: boolean;
+}
+
 /**
- * Writes the memory that a base and its layers show into one new base; zero pages become holes. The target is fsynced, not renamed:
- * it is the caller's temporary file until then.
+ * Writes what a base and its layers show into one new base; zero pages become holes. The target is fsynced, not renamed: it is the
+ * caller's temporary file until then. All files are open before the first is read: they may be unlinked meanwhile.
  *
- * @param map merged map of the snapshot
+ * @param map merged map of a snapshot's memory, or of its disk
  * @param files its files, base first, absolute paths
  * @param target path of a file that does not exist yet
- * @param ramBytes size of guest RAM, bytes
+ * @param bytes size of guest RAM, or of the disk
  * @returns bytes written, holes left out
  * @throws Error when a file is shorter than its extents say, or on any I/O failure; the target may then be incomplete
  */
@@ -20,14 +26,14 @@ export async function flattenMemory(
   map: readonly MergedExtent[],
   files: readonly string[],
   target: string,
-  ramBytes: number,
-  signal?: AbortSignal,
+  bytes: number,
+  { signal, padded = false }: FlattenOptions = {},
 ): Promise<number> {
   const sources: FileHandle[] = [];
   try {
     for (const file of files) sources.push(await open(file, 'r'));
     await using out = await open(target, 'wx', 0o600);
-    await out.truncate(ramBytes);
+    await out.truncate(bytes);
     const buffer = Buffer.alloc(STEP);
     let written = 0;
     for (const extent of map) {
@@ -35,7 +41,13 @@ export async function flattenMemory(
       for (let done = 0; done < extent.length; done += STEP) {
         signal?.throwIfAborted();
         const chunk = buffer.subarray(0, Math.min(STEP, extent.length - done));
-        await readExactly(sources[extent.file]!, files[extent.file]!, chunk, extent.fileOffset + done);
+        await readExactly(
+          sources[extent.file]!,
+          files[extent.file]!,
+          chunk,
+          extent.fileOffset + done,
+          padded,
+        );
         written += await writeWithoutZeros(out, chunk, extent.guestOffset + done);
       }
     }
@@ -46,9 +58,19 @@ export async function flattenMemory(
   }
 }
 
-async function readExactly(source: FileHandle, name: string, chunk: Buffer, position: number): Promise<void> {
+async function readExactly(
+  source: FileHandle,
+  name: string,
+  chunk: Buffer,
+  position: number,
+  padded: boolean,
+): Promise<void> {
   for (let done = 0; done < chunk.length; ) {
     const { bytesRead } = await source.read(chunk, done, chunk.length - done, position + done);
+    if (bytesRead === 0 && padded) {
+      chunk.fill(0, done);
+      return;
+    }
     if (bytesRead === 0)
       throw new Error(`${name} ends at byte ${position + done}, its extents need ${position + chunk.length}`);
     done += bytesRead;

@@ -22,6 +22,8 @@ export interface PlannedGraft {
   mappings: number;
   /** Bytes that each child gets as private copies at once. */
   copiedBytes: number;
+  /** There are more long extents than may be mapped. */
+  crowded: boolean;
 }
 
 /**
@@ -46,7 +48,7 @@ export function planGraft(map: readonly MergedExtent[], ramBytes: number): Plann
     else copiedBytes += extent.length;
     extents.push(toGraft(extent, mapped));
   }
-  return { extents, mappings, copiedBytes };
+  return { extents, mappings, copiedBytes, crowded: mapFrom > MAP_FROM_BYTES };
 }
 
 function toGraft(extent: MergedExtent, mapped: boolean): GraftExtent {

@@ -1,4 +1,4 @@
-import { readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { link, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import Type from 'typebox';
 import Schema from 'typebox/schema';
@@ -21,7 +21,12 @@ interface RunningQemu {
 /** Node of the overlay that a child starts with. */
 const FIRST = 'overlay';
 
-const check = Schema.Compile(Type.Array(Type.String({ pattern: '^overlay(-[0-9]+)?$' }), { minItems: 1 }));
+const check = Schema.Compile(
+  Type.Array(Type.String({ pattern: '^(overlay(-[0-9]+)?|whole-[0-9]+)$' }), { minItems: 1 }),
+);
+
+/** Start of the names of nodes whose files hold a whole disk. */
+const WHOLE = 'whole-';
 
 /**
  * The overlays of one sandbox: each branch covers the one that was written to until then with a new one. Recorded in the run directory
@@ -37,23 +42,59 @@ export class Overlays implements VmmDisks {
     this.#user = user;
   }
 
-  /** Names of the files that nothing writes to any more, lowest first. */
-  async frozen(): Promise<string[]> {
-    return (await this.#known()).slice(0, -1).map(fileOf);
+  /** The files that nothing writes to any more, lowest first. A whole one holds all of the disk, and is raw. */
+  async frozen(): Promise<{ file: string; whole: boolean }[]> {
+    const nodes = (await this.#known()).slice(0, -1);
+    return nodes.map((node) => ({ file: fileOf(node), whole: node.startsWith(WHOLE) }));
+  }
+
+  async standOn(path: string, node: string): Promise<number> {
+    const nodes = await this.#known();
+    const at = nodes.indexOf(node);
+    const above = nodes[at + 1];
+    if (at < 0 || above === undefined)
+      throw new EngineError('engine_error', `${node} is no overlay that a branch has frozen`);
+    const whole = `${WHOLE}${numberOf(above)}`;
+    const { qmp, dir } = this.#vmm;
+    const replaced = [...nodes.slice(0, at + 1).reverse(), ...(await snapshotNodes(this.#vmm))];
+    await link(path, join(dir, fileOf(whole)));
+    await qmp.run('blockdev-add', {
+      driver: 'raw',
+      'node-name': whole,
+      'read-only': true,
+      file: fileNode(fileOf(whole), true),
+    });
+    await qmp.run('blockdev-reopen', {
+      options: [
+        {
+          driver: 'qcow2',
+          'node-name': above,
+          'read-only': at + 2 < nodes.length,
+          cache: { 'no-flush': true },
+          file: `${above}-file`,
+          backing: whole,
+        },
+      ],
+    });
+    this.#nodes = [whole, ...nodes.slice(at + 1)];
+    await this.#record(this.#nodes);
+    for (const name of replaced) await qmp.run('blockdev-del', { 'node-name': name });
+    await Promise.all(nodes.slice(0, at + 1).map((old) => rm(join(dir, fileOf(old)), { force: true })));
+    return at + 1;
   }
 
   /** Makes and adds the overlay that the guest will write to after the switch. */
   async prepare(bytes: number): Promise<PreparedDisk> {
     const nodes = await this.#known();
     const below = nodes.at(-1)!;
-    const node = `${FIRST}-${Number(below.slice(FIRST.length + 1)) + 1}`;
+    const node = `${FIRST}-${numberOf(below) + 1}`;
     await this.#record([...nodes, node]);
     await this.#make(node, bytes);
     await this.#vmm.qmp.run('blockdev-add', {
       driver: 'qcow2',
       'node-name': node,
       cache: { 'no-flush': true },
-      file: fileNode(fileOf(node), false),
+      file: { ...fileNode(fileOf(node), false), 'node-name': `${node}-file` },
       backing: null,
     });
     return { below, node };
@@ -116,7 +157,20 @@ export class Overlays implements VmmDisks {
 }
 
 function fileOf(node: string): string {
+  if (node.startsWith(WHOLE)) return `${node}.raw`;
   return node === FIRST ? vmmFiles.overlay : `${node}.qcow2`;
+}
+
+/** The number in a node's name; 0 for the first overlay. */
+function numberOf(node: string): number {
+  return Number(/[0-9]+$/.exec(node)?.[0] ?? 0);
+}
+
+/** The nodes of the snapshot's own disk, topmost first: their names are given when a child is loaded. */
+async function snapshotNodes(vmm: RunningQemu): Promise<string[]> {
+  const all = await vmm.qmp.run<{ 'node-name': string }[]>('query-named-block-nodes', { flat: true });
+  const names = all.map((entry) => entry['node-name']).filter((name) => /^below-[0-9]+$/.test(name));
+  return names.sort((a, b) => numberOf(b) - numberOf(a));
 }
 
 /** The node that the guest writes to now. */

@@ -1,10 +1,22 @@
 import { join } from 'node:path';
 import { EngineError } from '../errors.js';
-import { assertExtents, type GraftExtent, mergeLayers, planGraft } from '../memory/index.js';
-import type { Manifest } from './manifest.js';
+import {
+  assertExtents,
+  type GraftExtent,
+  type MergedExtent,
+  mergeLayers,
+  planGraft,
+} from '../memory/index.js';
+import { type Manifest, standsAlone } from './manifest.js';
 
-/** Most links from a base to a snapshot. Each is a disk that a read may go through. */
+/** Most links from a base to a snapshot, and most files of its disk: each is one that a read may go through. */
 export const MOST_LINKS = 16;
+
+/** From so many on a snapshot is flattened in the background, so that the limit is not met. */
+const FLATTEN_LINKS = 12;
+
+/** Memory that each child would copy at its start, bytes, from which on flattening is worth it. */
+const FLATTEN_COPIED = 64 * 1024 * 1024;
 
 /** One file of a disk: what is not in it shows the one below. */
 export interface DiskLink {
@@ -18,8 +30,12 @@ export interface Chain {
   links: Manifest[];
   /** Memory files, base first. */
   files: { path: string; bytes: bigint }[];
+  /** What each page shows. */
+  map: MergedExtent[];
   /** The graft of the merged map. */
   extents: GraftExtent[];
+  /** More runs of pages than can be mapped: those beyond are copied by each child. */
+  crowded: boolean;
   /** Memory that each child copies at its start, bytes. */
   copiedBytes: number;
   disks: DiskLink[];
@@ -35,29 +51,48 @@ export async function resolveChain(
   manifestOf: (id: string) => Promise<Manifest>,
   directoryOf: (id: string) => string,
 ): Promise<Chain> {
-  const links: Manifest[] = [];
-  for (const id of manifest.branch?.chain ?? []) links.push(await linkOf(manifest, id, manifestOf));
-  links.push(manifest);
+  const links = [manifest];
+  for (const id of [...(manifest.branch?.chain ?? [])].reverse()) {
+    if (standsAlone(links[0]!)) break;
+    links.unshift(await linkOf(manifest, id, manifestOf));
+  }
   links.forEach((link, index) => {
     checkLink(manifest, link, links[index - 1]);
   });
-  const layers = links.flatMap((link) => (link.branch ? [link.branch.extents] : []));
-  const plan = planGraft(mergeLayers(manifest.memoryBytes, layers), manifest.memoryBytes);
+  const layers = links.slice(1).map((link) => link.branch!.extents);
+  const map = mergeLayers(manifest.memoryBytes, layers);
+  const plan = planGraft(map, manifest.memoryBytes);
   return {
     links,
     files: links.map((link) => ({
       path: join(directoryOf(link.id), link.files.memory.name),
       bytes: BigInt(link.files.memory.bytes),
     })),
+    map,
     extents: plan.extents,
+    crowded: plan.crowded,
     copiedBytes: plan.copiedBytes,
-    disks: links.flatMap((link) =>
-      [...(link.branch?.lowerDisks ?? []), link.files.disk].map(({ name }) => ({
-        path: join(directoryOf(link.id), name),
-        format: link.branch ? ('qcow2' as const) : ('raw' as const),
-      })),
-    ),
+    disks: disksOf(links, directoryOf),
   };
+}
+
+/** Whether a chain has come near its limits: its snapshot is better flattened. */
+export function wantsFlattening({ links, disks, crowded, copiedBytes }: Chain): boolean {
+  if (links.length === 1) return false;
+  return (
+    links.length >= FLATTEN_LINKS || disks.length >= FLATTEN_LINKS || crowded || copiedBytes > FLATTEN_COPIED
+  );
+}
+
+function disksOf(links: readonly Manifest[], directoryOf: (id: string) => string): DiskLink[] {
+  const disks: DiskLink[] = [];
+  for (const link of links)
+    for (const { name, whole } of [...(link.branch?.lowerDisks ?? []), link.files.disk]) {
+      const alone = whole === true || !link.branch;
+      if (alone) disks.length = 0;
+      disks.push({ path: join(directoryOf(link.id), name), format: alone ? 'raw' : 'qcow2' });
+    }
+  return disks;
 }
 
 async function linkOf(
@@ -75,11 +110,9 @@ async function linkOf(
 
 /** A layer belongs on exactly one link: the one it was compared with. */
 function checkLink(top: Manifest, link: Manifest, below: Manifest | undefined): void {
-  if (link.branch?.parent !== below?.id)
-    throw corrupt(
-      top,
-      `${link.id} stands on ${link.branch?.parent ?? 'nothing'}, not on ${below?.id ?? 'nothing'}`,
-    );
+  const parent = standsAlone(link) ? undefined : link.branch?.parent;
+  if (parent !== below?.id)
+    throw corrupt(top, `${link.id} stands on ${parent ?? 'nothing'}, not on ${below?.id ?? 'nothing'}`);
   if (link.memoryBytes !== top.memoryBytes)
     throw corrupt(top, `${link.id} has ${link.memoryBytes} bytes of memory, not ${top.memoryBytes}`);
   if (!link.branch) return;

@@ -13,6 +13,8 @@ const FileEntry = Type.Object(
     bytes: Type.Integer({ minimum: 0 }),
     /** SHA-256 of each 4 MiB chunk; a chunk that is all hole is the empty string. */
     chunks: Type.Array(Type.Union([Sha256, Type.Literal('')])),
+    /** Of a branch's disk: it holds everything, and shows nothing of what is below. */
+    whole: Type.Optional(Type.Literal(true)),
   },
   closed,
 );
@@ -39,20 +41,38 @@ const Extent = Type.Union([
 
 const SnapshotId = Type.String({ pattern: '^sn-[0-9a-hjkmnp-tv-z]{16}$' });
 
-/** Where a snapshot that was branched off a running sandbox comes from. Its memory file is a layer, its disk an overlay. */
+/** Said of a branch that stands alone: its memory file is a base, its disk is whole. */
+const Flat = Type.Object(
+  {
+    /**
+     * All that may differ from the template's memory, in guest order. A machine that was forked from a snapshot below shows the same pages
+     * as that one outside of these and of what it has for itself, so that its next branch need look at no others.
+     */
+    changed: Type.Array(Type.Object(ExtentPlace, closed)),
+    /** Of the layer that it was: bytes of its file, and of the memory that it changed. */
+    layer: Type.Object(
+      { physicalBytes: Type.Integer({ minimum: 0 }), logicalBytes: Type.Integer({ minimum: 0 }) },
+      closed,
+    ),
+  },
+  closed,
+);
+
+/** Where a snapshot that was branched off a running sandbox comes from. Unless it is flat, its memory file is a layer, its disk an overlay. */
 export const BranchOrigin = Type.Object(
   {
     /** The link below: the snapshot that the sandbox was forked from, or its branch before. */
     parent: SnapshotId,
-    /** The links from the base to the parent. */
+    /** The links from the base to the parent, when it was written. What is below a link that is flat since is not needed any more. */
     chain: Type.Array(SnapshotId, { minItems: 1, maxItems: 64 }),
     sandbox: Type.String(),
-    mode: Type.Union([Type.Literal('live'), Type.Literal('diff')]),
+    mode: Type.Union([Type.Literal('live'), Type.Literal('diff'), Type.Literal('full')]),
     /** From the last guest instruction before to the first after, ms. */
     pauseMs: Type.Number(),
     extents: Type.Array(Extent),
     /** Overlays between the parent's disk and this one's, lowest first: those of branches that are gone, or have failed. */
     lowerDisks: Type.Array(FileEntry),
+    flat: Type.Optional(Flat),
   },
   closed,
 );
@@ -150,6 +170,11 @@ export const Manifest = Type.Object(
   closed,
 );
 export type Manifest = Static<typeof Manifest>;
+
+/** Whether a snapshot needs no other: it is a template's, or flat. */
+export function standsAlone({ branch }: Manifest): boolean {
+  return branch === undefined || branch.flat !== undefined;
+}
 
 /** Every file of a snapshot beside its manifest. */
 export function filesOf(manifest: Manifest): Manifest['files']['memory'][] {

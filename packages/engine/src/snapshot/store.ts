@@ -5,7 +5,9 @@ import { EngineError, messageOf } from '../errors.js';
 import { hostFault } from '../host/fault.js';
 import { isId } from '../ids.js';
 import { type Chain, resolveChain } from './chain.js';
-import { filesOf, Manifest } from './manifest.js';
+import { flatOrigin, writeFlat } from './flat.js';
+import { filesOf, Manifest, standsAlone } from './manifest.js';
+import { Readings } from './readings.js';
 import { copySparse } from './sparse-copy.js';
 
 const check = Schema.Compile(Manifest);
@@ -16,6 +18,11 @@ const parts = ['memory', 'state', 'disk'] as const;
 /** Prefix of directories that a crash may leave; swept at start. */
 const HALF_MADE = '.tmp-';
 
+const MANIFEST = 'manifest.json';
+
+/** A manifest that is to replace another one. */
+const NEXT_MANIFEST = 'manifest.next';
+
 /** Longest manifest that is read, bytes. */
 const LONGEST_MANIFEST = 16 * 1024 * 1024;
 
@@ -25,11 +32,23 @@ export interface SnapshotDraft extends AsyncDisposable {
   commit(manifest: Manifest): Promise<Manifest>;
 }
 
-/** Snapshots as directories under `snapshots/`: written under a temporary name, synced, renamed; never changed afterwards. */
+/** A snapshot that is being made flat. */
+interface Flattening {
+  done: Promise<Manifest>;
+  stop: AbortController;
+}
+
+/**
+ * Snapshots as directories under `snapshots/`: written under a temporary name, synced, renamed. What one shows never changes afterwards;
+ * flattening puts other files in the place of its layer.
+ */
 export class SnapshotStore {
   readonly #root: string;
-  /** A manifest never changes, so one that was read once is kept. */
+  /** Only this store changes a manifest, so one that was read once is kept. */
   readonly #manifests = new Map<string, Manifest>();
+  readonly #readings = new Readings();
+  readonly #flattenings = new Map<string, Flattening>();
+  readonly #listeners = new Set<(manifest: Manifest) => void>();
 
   constructor(home: string) {
     this.#root = join(home, 'snapshots');
@@ -79,7 +98,7 @@ export class SnapshotStore {
     return {
       dir,
       commit: async (manifest) => {
-        await writeSynced(join(dir, 'manifest.json'), `${JSON.stringify(manifest)}\n`);
+        await writeSynced(join(dir, MANIFEST), `${JSON.stringify(manifest)}\n`);
         await syncDirectory(dir);
         await rename(dir, this.directory(id));
         await syncDirectory(this.#root);
@@ -115,7 +134,7 @@ export class SnapshotStore {
   }
 
   async #readManifest(id: string): Promise<string> {
-    const path = join(this.directory(id), 'manifest.json');
+    const path = join(this.directory(id), MANIFEST);
     try {
       const facts = await stat(path);
       if (facts.size > LONGEST_MANIFEST) throw corrupt(id, `manifest.json has ${facts.size} bytes`);
@@ -125,6 +144,82 @@ export class SnapshotStore {
       const there = await stat(this.directory(id)).catch(() => null);
       throw there ? corrupt(id, 'it has no manifest.json') : notFound(id);
     }
+  }
+
+  /** Calls `listener` with the new manifest of each snapshot that was flattened. */
+  onFlattened(listener: (manifest: Manifest) => void): void {
+    this.#listeners.add(listener);
+  }
+
+  /** Keeps the files of these snapshots where they are until it is disposed of. */
+  reading(ids: Iterable<string>): Disposable {
+    return this.#readings.begin(ids);
+  }
+
+  /** The chain of a snapshot as it is now, with its files kept until `pin` is disposed of. Errors as of `chain`. */
+  async pinnedChain(id: string): Promise<{ chain: Chain; pin: Disposable }> {
+    for (;;) {
+      const manifest = await this.manifest(id);
+      const chain = await this.chain(manifest);
+      const pin = this.reading(chain.links.map((link) => link.id));
+      // One of them may have been flattened, or removed, before it was pinned.
+      if (chain.links.every((link) => this.#manifests.get(link.id) === link)) return { chain, pin };
+      pin[Symbol.dispose]();
+    }
+  }
+
+  /**
+   * Lets a branch stand alone: memory into a new base, disk into a new file, then one exchange of its manifest. Whoever forks it or runs from
+   * it sees the same. Two calls at a time share one work. One that stands alone already is left as it is.
+   *
+   * @throws EngineError snapshot_not_found, snapshot_corrupt, insufficient_disk, cancelled when it is removed meanwhile; it is as before then
+   */
+  flatten(id: string): Promise<Manifest> {
+    const known = this.#flattenings.get(id);
+    if (known) return known.done;
+    const stop = new AbortController();
+    const done = this.#flatten(id, stop.signal).finally(() => this.#flattenings.delete(id));
+    this.#flattenings.set(id, { done, stop });
+    return done;
+  }
+
+  async #flatten(id: string, signal: AbortSignal): Promise<Manifest> {
+    const { chain, pin } = await this.pinnedChain(id);
+    const dir = this.directory(id);
+    const old = chain.links.at(-1)!;
+    if (standsAlone(old)) {
+      pin[Symbol.dispose]();
+      return old;
+    }
+    try {
+      const { memoryBytes, diskBytes, branch } = old;
+      const { map, disks } = chain;
+      const files = chain.files.map(({ path }) => path);
+      const parts = await writeFlat(dir, { memoryBytes, diskBytes, map, files, disks }, signal);
+      const origin = flatOrigin(branch!, map, chain.links[0]!, old.files.memory.bytes);
+      const next: Manifest = { ...old, branch: origin, files: { ...old.files, ...parts } };
+      await this.#exchange(dir, next);
+    } catch (error) {
+      throw spaceError(error, dir);
+    } finally {
+      pin[Symbol.dispose]();
+    }
+    const next = this.#manifests.get(id)!;
+    for (const listener of this.#listeners) listener(next);
+    await this.#readings.ended(id);
+    await tidy(dir, next);
+    return next;
+  }
+
+  /** Puts a manifest in the place of another one, whose files it does not need. From the rename on the new one holds, whatever crashes. */
+  async #exchange(dir: string, next: Manifest): Promise<void> {
+    const path = join(dir, NEXT_MANIFEST);
+    await rm(path, { force: true });
+    await writeSynced(path, `${JSON.stringify(next)}\n`);
+    await syncDirectory(dir);
+    await rename(path, join(dir, MANIFEST));
+    this.#manifests.set(next.id, next);
+    await syncDirectory(dir);
   }
 
   /** All that a snapshot stands on. Errors as of `resolveChain`. */
@@ -163,7 +258,11 @@ export class SnapshotStore {
   /** Forgets and deletes a snapshot. Children keep the inodes that they map. Fine when it is gone. */
   async remove(id: string): Promise<void> {
     const directory = this.directory(id);
+    const flattening = this.#flattenings.get(id);
+    flattening?.stop.abort(new EngineError('cancelled', `snapshot ${id} is being removed`));
+    await flattening?.done.catch(() => {}); // Told to who asked for it.
     this.#manifests.delete(id);
+    await this.#readings.ended(id);
     const doomed = join(this.#root, `${HALF_MADE}gone-${id}`);
     await rm(doomed, { recursive: true, force: true });
     const moved = await rename(directory, doomed).then(
@@ -180,8 +279,20 @@ export class SnapshotStore {
   async sweep(): Promise<string[]> {
     const left = (await readdir(this.#root)).filter((name) => name.startsWith(HALF_MADE));
     await Promise.all(left.map((name) => rm(join(this.#root, name), { recursive: true, force: true })));
+    for (const id of await this.list()) {
+      const manifest = await this.manifest(id).catch(() => null); // A damaged one is left as it is, to be looked at.
+      if (manifest) left.push(...(await tidy(this.directory(id), manifest)).map((name) => `${id}/${name}`));
+    }
     return left;
   }
+}
+
+/** Removes files that a snapshot's manifest does not name: of a flattening that did not end, or that ended just before a crash. */
+async function tidy(dir: string, manifest: Manifest): Promise<string[]> {
+  const named = new Set([MANIFEST, ...filesOf(manifest).map(({ name }) => name)]);
+  const left = (await readdir(dir)).filter((name) => !named.has(name));
+  await Promise.all(left.map((name) => rm(join(dir, name), { force: true })));
+  return left;
 }
 
 async function writeSynced(path: string, text: string): Promise<void> {
