@@ -29,7 +29,10 @@ describe('flattening', () => {
   it('keeps pages that were zeroed over others, through a branch, another, and copies that make holes', async () => {
     await using one = await fork();
     const { box } = one;
-    await sh(box, 'tr "\\0" x < /dev/zero | dd of=/dev/shm/page bs=4096 count=512 iflag=fullblock 2>/dev/null');
+    await sh(
+      box,
+      'tr "\\0" x < /dev/zero | dd of=/dev/shm/page bs=4096 count=512 iflag=fullblock 2>/dev/null',
+    );
     await using full = await branch(box);
     await sh(box, 'dd if=/dev/zero of=/dev/shm/page bs=4096 count=256 conv=notrunc 2>/dev/null');
     await using zeroed = await branch(box);
@@ -78,7 +81,10 @@ describe('flattening', () => {
 
   it('changes nothing for those that fork at the same time', async () => {
     await using one = await fork();
-    await sh(one.box, 'dd if=/dev/urandom of=/dev/shm/much bs=1M count=16 2>/dev/null; echo disk > /root/disk; sync');
+    await sh(
+      one.box,
+      'dd if=/dev/urandom of=/dev/shm/much bs=1M count=16 2>/dev/null; echo disk > /root/disk; sync',
+    );
     await using first = await branch(one.box);
     await sh(one.box, 'echo more > /dev/shm/more');
     await using second = await branch(one.box);
@@ -140,7 +146,8 @@ describe('a chain of twenty', () => {
       ids.push((await box.branch()).id);
     }
     const seen = 'cat /dev/shm/round; ls /root | wc -l; cat /root/round-1';
-    for (const round of [20, 1, 13]) expect(await inChild(ids[round - 1]!, seen)).toBe(`${round}\n${round}\n1`);
+    for (const round of [20, 1, 13])
+      expect(await inChild(ids[round - 1]!, seen)).toBe(`${round}\n${round}\n1`);
     const depths = await Promise.all(ids.map(async (id) => (await standsOn(id)).chain_depth));
     expect(Math.max(...depths)).toBeLessThan(16);
     // What the source's disk looks through is bounded as well.
