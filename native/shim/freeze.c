@@ -22,6 +22,7 @@
 
 #include "inject.h"
 #include "layer.h"
+#include "pause.h"
 
 /* A pause must not become longer than this by a VMM that does not stop. */
 #define FREEZE_MS 1000
@@ -30,6 +31,7 @@
 static struct {
   enum { NONE, PREPARED, FREEZING, FROZEN, COPYING } state;
   struct capture_plan plan;
+  struct pause pause;
   int file;
   struct conn *owner;
   uint32_t id; /* of the request that waits for its reply */
@@ -65,13 +67,18 @@ static int clone_body(struct inject *in, void *arg) {
 }
 
 static int write_layer_of(pid_t pid) {
-  struct layer_source source = {pid, &cap.plan.below, cap.plan.origin, &cap.cancel};
+  struct layer_source source = {pid, &cap.plan.below, cap.plan.origin, &cap.cancel, pid == vmm.pid ? cap.pause.due_us : 0};
   return layer_write(&source, cap.file, &cap.layer, &cap.fault);
 }
 
-static int freeze(void) {
+static int freeze_memory(void) {
   if (!cap.plan.live) return write_layer_of(vmm.pid);
   return inject_here(vmm.pid, INJECT_SUSPEND_FILTER, FREEZE_MS, clone_body, NULL, &cap.fault, &cap.vmm_gone, &cap.vmm_status);
+}
+
+static int freeze(void) {
+  if (!cap.pause.socket) return freeze_memory();
+  return pause_open(&cap.pause, &cap.fault) ? -1 : pause_around(&cap.pause, freeze_memory, &cap.fault);
 }
 
 /* Should memory run out, the clone goes first: nobody but this capture loses by it. */
@@ -143,6 +150,7 @@ static void finish(bool keep) {
   graft_close_files(&cap.plan.below);
   graft_free(&cap.plan.below);
   free(cap.plan.layer);
+  pause_free(&cap.pause);
   layer_free(&cap.layer);
   memset(&cap, 0, sizeof cap);
   cap.file = -1;
@@ -220,8 +228,29 @@ static int wrong_state(const struct conn *owner, int wanted, struct fault *f) {
   return 0;
 }
 
-int capture_freeze(struct conn *owner, uint32_t id, struct fault *f) {
+/* Nothing for a pause that somebody else makes; else its commands. */
+static int read_pause(struct reader *r, struct fault *f) {
+  if (r->at == r->end) return 0;
+  cap.pause.deadline_ms = get_u32(r);
+  uint32_t before = get_u32(r), after = get_u32(r);
+  cap.pause.monitor.fd = -1;
+  cap.pause.socket = get_str(r);
+  if (before > PAUSE_LINES || after > PAUSE_LINES - before) r->bad = true;
+  for (uint32_t i = 0; i < before + after && !r->bad; i++) {
+    cap.pause.lines[i] = get_str(r);
+    /* What was read so far is what there is to free. */
+    if (!r->bad) cap.pause.before += i < before, cap.pause.after += i >= before;
+  }
+  if (r->bad) return fail(f, EPROTO, "a malformed request");
+  return strlen(cap.pause.socket) < 100 && !strchr(cap.pause.socket, '/') ? 0 : fail(f, EINVAL, "\"%.100s\" is no socket in the run directory", cap.pause.socket);
+}
+
+int capture_freeze(struct conn *owner, uint32_t id, struct reader *r, struct fault *f) {
   if (wrong_state(owner, PREPARED, f)) return -1;
+  if (read_pause(r, f)) {
+    finish(false);
+    return -1;
+  }
   if (pipe2(cap.command, O_CLOEXEC)) return fail(f, errno, "pipe: %s", strerror(errno));
   if (pipe2(cap.done, O_CLOEXEC)) {
     close(cap.command[0]), close(cap.command[1]);
@@ -256,7 +285,8 @@ static void reply_frozen(void) {
   struct writer w = {0};
   cap.state = FROZEN;
   put_u32(&w, (uint32_t)cap.took_us);
-  put_u32(&w, 0);
+  put_u32(&w, (uint32_t)cap.pause.steps);
+  for (int i = 0; i < cap.pause.steps; i++) put_u32(&w, cap.pause.took_us[i]);
   send_reply(cap.owner, SF_CAPTURE_FREEZE, cap.id, &w);
   free(w.data);
 }

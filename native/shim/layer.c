@@ -141,6 +141,7 @@ static int scan_range(struct writing *w, const struct ram_range *range) {
     uint64_t left = (range->length - at) / PAGE;
     size_t count = left < ENTRIES ? (size_t)left : ENTRIES;
     if (atomic_load(w->source->cancel)) return fail(w->fault, ECANCELED, "the capture was aborted");
+    if (w->source->due_us && now_us() > w->source->due_us) return fail(w->fault, ETIMEDOUT, "the pause was over before the memory was copied");
     if (read_entries(w->pagemap, range->address + at, entries, count, w->fault)) return -1;
     for (size_t i = 0; i < count;) {
       size_t run = i;

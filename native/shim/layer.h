@@ -18,6 +18,7 @@ struct layer_source {
   const struct graft *below; /* its files are open and mapped */
   uint32_t origin;
   atomic_bool *cancel;
+  int64_t due_us; /* by then it is done, or has failed; 0: it may take its time */
 };
 /* Writes all pages that differ from what is below into `fd`, from its start. Any short read is a failure. */
 int layer_write(const struct layer_source *s, int fd, struct layer *l, struct fault *f);

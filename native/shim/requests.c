@@ -213,7 +213,7 @@ void handle_request(struct conn *c, uint32_t type, uint32_t id, struct reader *r
     case SF_KILL: result = kill_vmm(&f); break;
     case SF_END: end_requested = true; break;
     case SF_CAPTURE_PREPARE: result = prepare(c, r, &w, &f); break;
-    case SF_CAPTURE_FREEZE: result = capture_freeze(c, id, &f), later = true; break;
+    case SF_CAPTURE_FREEZE: result = capture_freeze(c, id, r, &f), later = true; break;
     case SF_CAPTURE_COPY: result = capture_copy(c, id, &f), later = true; break;
     case SF_CAPTURE_ABORT: capture_abort(); break;
     default: result = fail(&f, ENOSYS, "request %u is not known to this shim", type);

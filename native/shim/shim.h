@@ -170,7 +170,7 @@ struct capture_plan {
 /* Takes over what `plan` holds, also when it fails. */
 int capture_prepare(struct conn *owner, struct capture_plan *plan, struct writer *answer, struct fault *f);
 /* Begun; the reply follows through capture_step. */
-int capture_freeze(struct conn *owner, uint32_t id, struct fault *f);
+int capture_freeze(struct conn *owner, uint32_t id, struct reader *r, struct fault *f);
 int capture_copy(struct conn *owner, uint32_t id, struct fault *f);
 /* Ends whatever there is. */
 void capture_abort(void);

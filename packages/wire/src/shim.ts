@@ -34,7 +34,9 @@
  *   END       (empty)                             -> (empty)
  *   CAPTURE_PREPARE  live:u32 origin:u32 layer:str, then as GRAFT (extents: what the snapshot's link below shows; files below `origin` are
  *             those that the source was forked from)                 -> live:u32 zero:u32 privateBytes:u64 reason:str
- *   CAPTURE_FREEZE   (empty)                      -> microseconds:u32 zero:u32. live: the clone exists. Else: the layer is written.
+ *   CAPTURE_FREEZE   (empty), or deadlineMs:u32 before:u32 after:u32 socket:str, then before + after x str: lines for the VMM's monitor, around
+ *             the freeze; those after it are sent whatever fails      -> microseconds:u32 steps:u32, then steps x microseconds:u32.
+ *                                                    live: the clone exists. Else: the layer is written.
  *   CAPTURE_COPY     (empty)                      -> microseconds:u32 count:u32 bytes:u64 compared:u64 unchanged:u64 (pages), then
  *             count x (guestPage:u32 pages:u32 filePage:u32, all ones: zeros)
  *   CAPTURE_ABORT    (empty)                      -> (empty); no clone and no layer is left

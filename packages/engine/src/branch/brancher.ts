@@ -17,9 +17,9 @@ import {
 import { sealPart } from '../snapshot/seal.js';
 import { type SnapshotDraft, spaceError } from '../snapshot/store.js';
 import type { BranchedSnapshot, Branching, BranchOptions, LogFunction } from '../types.js';
-import type { Vmm, VmmDisks } from '../vmm/types.js';
+import type { PreparedDisk, Vmm, VmmDisks } from '../vmm/types.js';
 import { belowOf } from './below.js';
-import { pauseFor } from './pause.js';
+import { pauseByShim, pauseFor } from './pause.js';
 
 export interface BranchSource {
   id: string;
@@ -174,11 +174,7 @@ export class Brancher {
       // All of them, also when one fails: what the others have prepared is given up below.
       await Promise.allSettled(preparing);
       const [disk, prepared] = await Promise.all(preparing);
-      const pauseMs = await pauseFor(vmm, async () => {
-        await this.#overlays.switch(disk);
-        await vmm.saveState(STATE_FILE);
-        await shim.captureFreeze();
-      });
+      const pauseMs = await this.#pause(disk);
       const disks = await this.#linkDisks(draft);
       const state = await readState(join(vmm.dir, STATE_FILE));
       this.#nodes.set(options.snapshotId, disk.below);
@@ -188,6 +184,27 @@ export class Brancher {
       throw error;
     } finally {
       await rm(join(vmm.dir, STATE_FILE), { force: true });
+    }
+  }
+
+  /** Freezes disk, device state and memory of one instant. Milliseconds that the guest stood still. */
+  async #pause(disk: PreparedDisk): Promise<number> {
+    const { vmm, id, log } = this.#source;
+    const script = vmm.pauseScript?.(disk, STATE_FILE);
+    if (!script)
+      return await pauseFor(vmm, async () => {
+        await this.#overlays.switch(disk);
+        await vmm.saveState(STATE_FILE);
+        await vmm.shim.captureFreeze();
+      });
+    try {
+      const { pauseMs, frozen } = await pauseByShim(vmm, script);
+      await this.#overlays.switched(disk);
+      log('debug', `the pause of ${id}`, { pauseMs, stepsMs: frozen.steps });
+      return pauseMs;
+    } catch (error) {
+      this.#overlays.unknown();
+      throw error;
     }
   }
 

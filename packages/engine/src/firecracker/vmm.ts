@@ -207,7 +207,14 @@ const refuse = (): Promise<never> =>
     }),
   );
 
-const refusedDisks: VmmDisks = { frozen: refuse, prepare: refuse, switch: refuse };
+const refusedDisks: VmmDisks = {
+  frozen: refuse,
+  prepare: refuse,
+  switch: refuse,
+  switched: refuse,
+  unknown: () => {},
+  standOn: refuse,
+};
 
 /** The bytes of a request, for the shim, which speaks no HTTP. */
 function resumeRequest(): string {

@@ -121,7 +121,15 @@ export class Overlays implements VmmDisks {
   /** In the pause: the guest writes to the new one from here on. */
   async switch(prepared: PreparedDisk): Promise<void> {
     await this.#vmm.qmp.run('blockdev-snapshot', { node: prepared.below, overlay: prepared.node });
+    await this.switched(prepared);
+  }
+
+  async switched(prepared: PreparedDisk): Promise<void> {
     this.#nodes = [...(await this.#known()), prepared.node];
+  }
+
+  unknown(): void {
+    this.#nodes = undefined;
   }
 
   /** The overlays in use, the written one last. What was recorded and never switched to is forgotten. */

@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import type { VmmUser } from '../machine/run-directory.js';
 import { readTail } from '../read-tail.js';
-import { type Shim, startShim, type VmmExit } from '../shim/index.js';
+import { type PauseScript, type Shim, startShim, type VmmExit } from '../shim/index.js';
 import { connectUnix } from '../unix-socket.js';
 import { orEnded } from '../vmm/ended.js';
 import {
@@ -10,6 +10,7 @@ import {
   type Loaded,
   type LoadSource,
   type PauseClock,
+  type PreparedDisk,
   type Vmm,
   type VmmDisks,
   type VmmHost,
@@ -111,8 +112,21 @@ export class QemuVmm implements Vmm {
   }
 
   async saveState(filename: string, signal?: AbortSignal): Promise<void> {
-    // `live: true`, the default, inactivates every disk, and a second save then aborts QEMU (design, section 3).
-    await this.qmp.run('xen-save-devices-state', { filename, live: false }, signal ? { signal } : {});
+    await this.qmp.run('xen-save-devices-state', stateArguments(filename), signal ? { signal } : {});
+  }
+
+  pauseScript({ below, node }: PreparedDisk, stateFile: string): Omit<PauseScript, 'deadlineMs'> {
+    const line = (execute: string, args: Record<string, unknown> = {}): string =>
+      JSON.stringify({ execute, arguments: args });
+    return {
+      socket: vmmFiles.shimMonitor,
+      before: [
+        line('stop'),
+        line('blockdev-snapshot', { node: below, overlay: node }),
+        line('xen-save-devices-state', stateArguments(stateFile)),
+      ],
+      after: [line('cont')],
+    };
   }
 
   /** A template's memory is a file from the start. */
@@ -169,6 +183,11 @@ export class QemuVmm implements Vmm {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.destroy();
   }
+}
+
+/** `live: true`, the default, inactivates every disk, and a second save then aborts QEMU (design, section 3). */
+function stateArguments(filename: string): Record<string, unknown> {
+  return { filename, live: false };
 }
 
 /** Microseconds. */

@@ -4,19 +4,23 @@ import { hostFault } from '../host/fault.js';
 import { type ShimConnection, ShimRefusal } from './connection.js';
 import { PayloadReader, PayloadWriter } from './frames.js';
 import {
+  decodeFrozen,
   decodeLayer,
   decodePrepared,
   decodeRanges,
   encodeArm,
   encodeCapture,
   encodeGraft,
+  encodePause,
   type ShimInfo,
 } from './protocol.js';
 import { runs } from './record.js';
 import type {
   CapturedLayer,
   CapturePlan,
+  FrozenCapture,
   GraftRequest,
+  PauseScript,
   PreparedCapture,
   RamRange,
   ResumeRecipe,
@@ -117,8 +121,10 @@ export class ShimClient implements Shim {
     return decodePrepared(await this.#ask(shimFrames.CAPTURE_PREPARE, payload, 'preparation of a capture'));
   }
 
-  async captureFreeze(): Promise<number> {
-    return new PayloadReader(await this.#ask(shimFrames.CAPTURE_FREEZE, EMPTY, 'freeze')).u32() / 1000;
+  async captureFreeze(pause?: PauseScript): Promise<FrozenCapture> {
+    const payload = pause ? encodePause(pause) : EMPTY;
+    const limit = REQUEST_MS + (pause?.deadlineMs ?? 0);
+    return decodeFrozen(await this.#ask(shimFrames.CAPTURE_FREEZE, payload, 'freeze', limit));
   }
 
   async captureCopy(signal?: AbortSignal): Promise<CapturedLayer> {

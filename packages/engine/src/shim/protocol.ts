@@ -6,7 +6,9 @@ import { PayloadReader, PayloadWriter } from './frames.js';
 import type {
   CapturedLayer,
   CapturePlan,
+  FrozenCapture,
   GraftRequest,
+  PauseScript,
   PreparedCapture,
   RamRange,
   ResumeRecipe,
@@ -139,6 +141,19 @@ export function decodePrepared(payload: Buffer): PreparedCapture {
   const privateBytes = Number(from.u64());
   const reason = from.text();
   return { mode, privateBytes, ...(reason !== '' && { reason }) };
+}
+
+export function encodePause({ socket, before, after, deadlineMs }: PauseScript): Buffer {
+  const out = new PayloadWriter().u32(deadlineMs, before.length, after.length).text(socket);
+  for (const line of [...before, ...after]) out.text(line);
+  return out.done();
+}
+
+export function decodeFrozen(payload: Buffer): FrozenCapture {
+  const from = new PayloadReader(payload);
+  const ms = from.u32() / 1000;
+  const count = from.u32();
+  return { ms, steps: Array.from({ length: count }, () => from.u32() / 1000) };
 }
 
 const ALL_ZEROS = 0xffffffff;

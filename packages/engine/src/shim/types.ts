@@ -65,6 +65,17 @@ export interface ResumeRecipe {
   deadlineMs: number;
 }
 
+/** The pause of a branch, which the shim makes by itself: no round trip to the daemon is in it. */
+export interface PauseScript {
+  /** Name in the run directory of a socket that speaks QMP. */
+  socket: string;
+  /** Commands, each sent when the one before is answered; none of `before` after one was refused, all of `after` in any case. */
+  before: readonly string[];
+  after: readonly string[];
+  /** How long it may take until `after` is sent. */
+  deadlineMs: number;
+}
+
 /** What is to be captured. */
 export interface CapturePlan {
   ram: readonly RamRange[];
@@ -91,6 +102,12 @@ export interface PreparedCapture {
   reason?: string;
   /** Guest RAM that the source has for itself now: what is compared, and how much its cgroup may grow while a clone lives. */
   privateBytes: number;
+}
+
+export interface FrozenCapture {
+  ms: number;
+  /** Of each step of the script, the freeze between `before` and `after`, ms. */
+  steps: number[];
 }
 
 export interface CapturedLayer {
@@ -124,8 +141,11 @@ export interface Shim {
   disarmResume(): Promise<boolean>;
   /** Before the pause: all that can be done early. One capture at a time; it is aborted when this connection closes. */
   capturePrepare(plan: CapturePlan): Promise<PreparedCapture>;
-  /** In the pause, after the device state was saved. Milliseconds. When it resolves the source may resume. A failure ends the capture. */
-  captureFreeze(): Promise<number>;
+  /**
+   * In the pause, after the device state was saved; with a script: the pause as a whole. When it resolves the source may resume, or runs
+   * again. A failure ends the capture.
+   */
+  captureFreeze(pause?: PauseScript): Promise<FrozenCapture>;
   /** After the pause: writes the layer. A failure, and an abort, end the capture and remove the file. */
   captureCopy(signal?: AbortSignal): Promise<CapturedLayer>;
   /** Ends a capture in whatever state; fine when there is none. */

@@ -6,7 +6,7 @@ import type { Duplex } from 'node:stream';
 import type { AgentSession } from '../agent/index.js';
 import type { VmmUser } from '../machine/run-directory.js';
 import type { GraftExtent } from '../memory/index.js';
-import type { RamRange, ResumeRecipe, Shim, ShimAbilities, VmmExit } from '../shim/index.js';
+import type { PauseScript, RamRange, ResumeRecipe, Shim, ShimAbilities, VmmExit } from '../shim/index.js';
 import type { DiskLink, MachinePin } from '../snapshot/index.js';
 import type { Accelerator, EngineName } from '../types.js';
 
@@ -101,6 +101,10 @@ export interface VmmDisks {
   prepare(bytes: number): Promise<PreparedDisk>;
   /** In the pause: what was written until now is frozen. */
   switch(prepared: PreparedDisk): Promise<void>;
+  /** A script has done that. */
+  switched(prepared: PreparedDisk): Promise<void>;
+  /** A script has failed: whether it did is to be found out. */
+  unknown(): void;
   /**
    * Lets the disk stand on one file in the place of all up to the frozen `node`, while the guest runs: the same bytes, fewer files to look into.
    *
@@ -136,6 +140,8 @@ export interface Vmm extends AsyncDisposable {
   saveState(filename: string, signal?: AbortSignal): Promise<void>;
   /** Writes all that a template's snapshot needs, by the names of {@link captured}. The machine is paused, and of no use afterwards. */
   saveTemplate(signal?: AbortSignal): Promise<void>;
+  /** The pause of a branch as commands that its shim gives: stop, freeze the disk, save the device state; and resume. */
+  pauseScript?(disk: PreparedDisk, stateFile: string): Omit<PauseScript, 'deadlineMs'>;
   /** Watches the next pause. */
   clock(signal: AbortSignal): PauseClock;
   disks(user: VmmUser | undefined): VmmDisks;
