@@ -5,15 +5,17 @@
  */
 import { writeFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
-import { cpus, loadavg, release, totalmem } from 'node:os';
+import { loadavg } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { stateDirectory } from '@forkd/api';
 import { findQemu } from '@forkd/engine';
 import type { Forkd } from '@forkd/sdk';
+import { conditionsOf } from './conditions.js';
 import { BenchDaemon } from './daemon.js';
-import { BUSY_LOAD, type Conditions, printResult } from './report.js';
+import { type Conditions, printResult } from './report.js';
+import { branchRows, namesBranchRows } from './rows/branch.js';
 import { coldEval } from './rows/cold.js';
 import { forkEval, forkWall, NUMPY_SUM } from './rows/fork-eval.js';
 import { idleMemory } from './rows/idle-memory.js';
@@ -25,14 +27,22 @@ import { type Row, rowOf, singleRow } from './statistics.js';
 const TEMPLATES = fileURLToPath(new URL('../templates/', import.meta.url));
 
 /** Sizes of the two forms: the full one, and one that shows in CI that every row can be measured. */
-const full = { n: 30, cold: 5, wall: 100, wallRuns: 3, idle: 50, peers: 10 };
-const smoke: typeof full = { n: 3, cold: 1, wall: 8, wallRuns: 1, idle: 8, peers: 1 };
+const full = {
+  ...{ n: 30, cold: 5, wall: 100, wallRuns: 3, idle: 50, peers: 10 },
+  branch: { pauses: 30, stalls: 10, grandchildren: 15 },
+};
+const smoke: typeof full = {
+  ...{ n: 3, cold: 1, wall: 8, wallRuns: 1, idle: 8, peers: 1 },
+  branch: { pauses: 2, stalls: 1, grandchildren: 1 },
+};
 
 const { values: options } = parseArgs({
   options: {
     json: { type: 'string' },
     smoke: { type: 'boolean', default: false },
     template: { type: 'string', default: 'python' },
+    // Rows of branches alone, by name: `--only 'branch_*'`.
+    only: { type: 'string' },
     'install-peers': { type: 'boolean', default: false },
   },
 });
@@ -66,6 +76,36 @@ const home = process.env.FORKD_BENCH_HOME ?? join(stateDirectory(process.env) ??
 await mkdir(home, { recursive: true, mode: 0o700 });
 const qemu = await findQemu();
 
+/** Prints what was measured, and ends. */
+function finish(conditions: Conditions): never {
+  printResult({ conditions, rows });
+  if (options.json) writeFileSync(options.json, `${JSON.stringify({ conditions, rows }, null, 2)}\n`);
+  process.exit(rows.some((row) => row.failed > 0) ? 1 : 0);
+}
+
+if (options.only !== undefined) {
+  if (!namesBranchRows(options.only))
+    throw new Error(`--only ${options.only} names no row of branches: try --only 'branch_*'`);
+  let found: Conditions;
+  {
+    await using daemon = await BenchDaemon.start(home, { process: 1, primed: 0 });
+    const { client } = daemon;
+    for await (const event of client.templates.build('busybox'))
+      if (event.type === 'failed') throw new Error(event.error.error);
+    found = await conditionsOf(client, 'busybox', qemu.version, load);
+    add(
+      rowOf(
+        'vmm_spawn',
+        'ms',
+        await vmmSpawn(sizes.n, 2048, qemu.path, found.accelerator as 'kvm' | 'tcg'),
+        'R0',
+      ),
+    );
+    await branchRows(client, sizes.branch, add, options.only);
+  }
+  finish(found);
+}
+
 let conditions: Conditions;
 let memoryMib: number;
 {
@@ -75,22 +115,7 @@ let memoryMib: number;
   const snapshot = await client.snapshots.get(template);
   memoryMib = snapshot.memory_mib;
   const accelerator = snapshot.accelerator as 'kvm' | 'tcg';
-  const checks = (await client.host()).checks as { name: string; found: string }[];
-  conditions = {
-    date: new Date().toISOString(),
-    cores: cpus().length,
-    memory_mib: Math.round(totalmem() / 2 ** 20),
-    accelerator,
-    accelerator_reason: checks.find((check) => check.name === 'accelerator')?.found ?? '',
-    engine: snapshot.engine,
-    engine_version: qemu.version,
-    node: process.version,
-    host_kernel: release(),
-    template,
-    template_memory_mib: memoryMib,
-    load_average_at_start: load,
-    ...(load > BUSY_LOAD && { warning: `the host was busy at the start: load average ${load.toFixed(2)}` }),
-  };
+  conditions = await conditionsOf(client, template, qemu.version, load);
   add(rowOf('vmm_spawn', 'ms', await vmmSpawn(sizes.n, memoryMib, qemu.path, accelerator), 'R0'));
   add(rowOf('fork_eval_none', 'ms', await forkEval(client, template, '1+1', sizes.n, null)));
   add(
@@ -141,6 +166,9 @@ let memoryMib: number;
   else console.error('gVisor is not installed: run with --install-peers');
 }
 
-printResult({ conditions, rows });
-if (options.json) writeFileSync(options.json, `${JSON.stringify({ conditions, rows }, null, 2)}\n`);
-if (rows.some((row) => row.failed > 0)) process.exitCode = 1;
+{
+  await using daemon = await BenchDaemon.start(home, { process: 1, primed: 0 });
+  await branchRows(daemon.client, sizes.branch, add);
+}
+
+finish(conditions);

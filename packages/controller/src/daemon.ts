@@ -25,7 +25,7 @@ import { ApiError } from './errors.js';
 import { IdleTimer } from './idle.js';
 import { checkSocketPath, listenLocal, listenRemote, parseBind, type TcpAddress } from './listen.js';
 import { takeLock } from './lock.js';
-import { type Log, openLog } from './log.js';
+import { type Log, logLevel, openLog } from './log.js';
 import { createMetrics } from './metrics.js';
 import { Registry } from './registry/registry.js';
 import { Sandboxes } from './sandboxes.js';
@@ -102,7 +102,7 @@ export async function serve(options: ServeOptions): Promise<Daemon> {
   try {
     const lock = takeLock(join(home, homeFiles.lock), home);
     endings.push(() => lock.release());
-    log = options.log ?? openLog(join(home, homeFiles.log));
+    log = options.log ?? openLog(join(home, homeFiles.log), logLevel(process.env.FORKD_LOG_LEVEL));
     return await start({ ...options, log }, { socket, address, endings, end });
   } catch (error) {
     await end(log);

@@ -17,6 +17,13 @@ export function openLog(path: string, level = 'info'): Log {
   return createLog(stream, level);
 }
 
+const levels = ['debug', 'info', 'warn', 'error'] as const;
+
+/** The level that FORKD_LOG_LEVEL asks for; info without, and for a word that is none. */
+export function logLevel(asked: string | undefined): (typeof levels)[number] {
+  return levels.find((level) => level === asked) ?? 'info';
+}
+
 /** A log that writes JSON lines to `stream`. Headers are never part of a line: they carry tokens. */
 export function createLog(stream: DestinationStream, level = 'info'): Log {
   return pino({ level, base: { pid: process.pid }, timestamp: pino.stdTimeFunctions.isoTime }, stream);
