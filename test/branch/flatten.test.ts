@@ -25,7 +25,10 @@ async function standsOn(id: string): Promise<Pick<SnapshotDetail, 'chain_depth' 
 
 const alone = { chain_depth: 0, ancestors: [], status: 'ready' };
 
-describe('flattening', () => {
+/** Each forks and copies several times: minutes on a host that others load as well. */
+const long = { timeout: 240_000 };
+
+describe('flattening', long, () => {
   it('keeps pages that were zeroed over others, through a branch, another, and copies that make holes', async () => {
     await using one = await fork();
     const { box } = one;
@@ -57,7 +60,7 @@ describe('flattening', () => {
   it('keeps scattered pages of memory, and the disk', async () => {
     await using one = await fork();
     const { box } = one;
-    const much = randomBytes(8 * 1024 * 1024);
+    const much = randomBytes(2 * 1024 * 1024);
     await box.files.write('/dev/shm/much', much);
     await sh(box, 'cp /dev/shm/much /root/much; sync');
     await using first = await branch(box);
@@ -115,7 +118,7 @@ describe('flattening', () => {
   });
 });
 
-describe('a branch in mode full', () => {
+describe('a branch in mode full', long, () => {
   it('stands alone, also when its source was branched before', async () => {
     await using one = await fork();
     const { box } = one;
