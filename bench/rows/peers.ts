@@ -6,6 +6,8 @@ import { promisify } from 'node:util';
 import { repeat, type Series, timed } from '../statistics.js';
 
 const run = promisify(execFile);
+/** Debian's, which has Debian's numpy: another one may come first in PATH. */
+const PYTHON = '/usr/bin/python3';
 const CODE = 'import numpy; print(float(numpy.random.rand(100000).sum()))';
 
 /** Debian packages of what we are compared with, and of what they run. */
@@ -30,7 +32,7 @@ export async function havePeer(program: 'runsc' | 'bwrap'): Promise<boolean> {
 export async function gvisorNumpy(n: number): Promise<Series> {
   const root = await mkdtemp(join(tmpdir(), 'forkd-bench-runsc-'));
   try {
-    const args = ['--root', root, '--network=none', '--ignore-cgroups', 'do', 'python3', '-c', CODE];
+    const args = ['--root', root, '--network=none', '--ignore-cgroups', 'do', PYTHON, '-c', CODE];
     return await repeat(n, 1, () => timed(() => run('runsc', args, { timeout: 60_000 })));
   } finally {
     await rm(root, { recursive: true, force: true });
@@ -48,7 +50,7 @@ export async function bubblewrapNumpy(n: number): Promise<Series> {
     '--proc',
     '/proc',
     '--unshare-all',
-    'python3',
+    PYTHON,
     '-c',
     CODE,
   ];
