@@ -4,6 +4,9 @@ import type { Transport } from './transport.js';
 
 const templateList = { type: 'array', items: TemplateInfo };
 
+/** Until a build's first line, ms: what runs guests here may have to be proven by a boot first, on a host that is emulated itself. */
+const firstLineMs = 15 * 60_000;
+
 export interface BuildOptions {
   /** Tag that is moved to the snapshot. Default: the template's name. */
   tag?: string;
@@ -44,7 +47,11 @@ export class Templates {
     const json = { template, tag: options.tag, no_cache: options.noCache };
     const path = paths.buildTemplate();
     let last: BuildEvent | undefined;
-    for await (const line of this.#transport.lines('POST', path, { json, signal: options.signal })) {
+    for await (const line of this.#transport.lines('POST', path, {
+      json,
+      signal: options.signal,
+      timeoutMs: firstLineMs,
+    })) {
       const event = line as BuildEvent;
       if (typeof event?.type !== 'string') throw this.#transport.badAnswer(`${path}: an event without type`);
       last = event;
