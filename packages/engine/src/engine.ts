@@ -1,15 +1,16 @@
 import { mkdir, readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { deadline } from './deadline.js';
-import { EngineError, messageOf } from './errors.js';
+import { EngineError } from './errors.js';
 import { forkChildren } from './fork/fork.js';
 import { type ChildHost, type ChildSource, STANDBY_PREFIX } from './fork/waiting.js';
 import { sweepScratch } from './guest/cache.js';
-import { type AcceleratorChoice, chooseAccelerator } from './host/accelerator.js';
 import { checkHost } from './host/checks.js';
+import { chooseEngine, type EngineChoice, type Wanted, wantedByEnvironment } from './host/choice.js';
 import { hostPin } from './host/pin.js';
-import { proveKvm } from './host/proof.js';
+import { proveCandidate } from './host/proof.js';
 import { vmmUser } from './host/user.js';
+import { type Candidate, obstacle, type Prove, verdictOn } from './host/verdict.js';
 import { isId } from './ids.js';
 import { adoptMachine, sweepSandbox } from './machine/adopt.js';
 import { probeAbilities, type ShimAbilities } from './shim/index.js';
@@ -29,6 +30,7 @@ import {
   type BuildResult,
   defaultStandby,
   type Engine,
+  type EngineName,
   type EngineOptions,
   type ForkRequest,
   type ForkResult,
@@ -81,7 +83,11 @@ class LocalEngine implements Engine {
   readonly #sources = new Map<string, Promise<KnownSource>>();
   readonly #standby: Standby;
   #abilities: Promise<ShimAbilities> | undefined;
-  #choice: Promise<AcceleratorChoice> | undefined;
+  readonly #engine: EngineName | undefined;
+  /** By the engine that is wanted. */
+  /** Candidates that are known to work, by name. */
+  readonly #proven = new Set<string>();
+  readonly #choices = new Map<string, Promise<EngineChoice>>();
 
   constructor(options: EngineOptions) {
     this.home = options.home;
@@ -89,6 +95,7 @@ class LocalEngine implements Engine {
     this.#nativeDir = options.nativeDir;
     this.#shimBinary = join(options.nativeDir, 'forkd-shim');
     this.#store = new SnapshotStore(options.home);
+    this.#engine = options.engine;
     this.#standby = new Standby(options.standby ?? defaultStandby, this.#log);
     // Sources name files; those of it and of all that stand on it are others now.
     this.#store.onFlattened(() => this.#sources.clear());
@@ -113,17 +120,20 @@ class LocalEngine implements Engine {
   }
 
   async checkHost(options: { prove?: boolean; signal?: AbortSignal } = {}): Promise<HostCheck[]> {
-    if (options.prove) this.#choice = undefined;
+    const { prove, signal } = options;
+    if (prove) this.#choices.clear();
     return await checkHost({
       home: this.home,
       shimBinary: this.#shimBinary,
       abilities: () => this.#probe(),
-      choice: () => this.#choose(options.signal),
+      choice: () => this.#choose(undefined, signal),
+      prove: prove ? (candidate, proving) => this.#prove(candidate, proving) : undefined,
+      signal,
     });
   }
 
   async choice(signal?: AbortSignal): ReturnType<Engine['choice']> {
-    return { engine: 'qemu', ...(await this.#choose(signal)) };
+    return await this.#choose(undefined, signal);
   }
 
   async parseTemplate(yaml: string, name: string): Promise<unknown> {
@@ -131,22 +141,23 @@ class LocalEngine implements Engine {
   }
 
   async buildTemplate(options: BuildOptions & { current?: string }): Promise<BuildResult> {
-    const { current, ...rest } = options;
+    const { current, engine, ...rest } = options;
     const prepare = async (tell: (line: string) => void) => {
-      const remembered = this.#choice !== undefined;
-      const [abilities, { accelerator, reason }] = await Promise.all([
+      const remembered = this.#isChosen(engine);
+      const [abilities, choice] = await Promise.all([
         this.#probe(),
-        this.#choose(options.signal, tell),
+        this.#choose(engine, options.signal, tell),
       ]);
+      const { accelerator, reason } = choice;
       const host = builderHost({
-        driver: driverOf('qemu'),
+        driver: driverOf(choice.engine),
         store: this.#store,
         shimBinary: this.#shimBinary,
         abilities,
         accelerator,
       });
       const known = current === undefined ? null : await this.#usable(current);
-      return { host, current: known, found: `${accelerator}: ${reason}`, remembered };
+      return { host, current: known, found: `${choice.engine} on ${accelerator}: ${reason}`, remembered };
     };
     const context = { home: this.home, nativeDir: this.#nativeDir, log: this.#log };
     const result = await buildTemplate(prepare, context, rest);
@@ -174,15 +185,11 @@ class LocalEngine implements Engine {
   async incompatibility(manifest: Manifest): Promise<string | null> {
     const { engine, accelerator } = manifest.machine;
     const driver = driverOf(engine);
-    const missing = await driver.find().then(
-      () => null,
-      (error: unknown) => messageOf(error),
-    );
-    if (missing !== null) return `it was made with engine ${engine}, this host has qemu: ${missing}`;
-    if (accelerator === 'kvm') {
-      const choice = await this.#choose();
-      if (choice.accelerator !== 'kvm')
-        return `it was made with accelerator kvm, this host has ${choice.accelerator}: ${choice.reason}`;
+    const problem = await this.#cannotRun({ engine, accelerator });
+    if (problem !== null) {
+      const here = await this.#choose().catch(() => null);
+      const has = here ? `${here.engine} on ${here.accelerator}` : 'none that works';
+      return `it was made with ${engine} on ${accelerator}, this host has ${has}: ${problem}`;
     }
     return incompatibility(manifest.machine, {
       ...manifest.machine,
@@ -290,25 +297,54 @@ class LocalEngine implements Engine {
     return probing;
   }
 
-  /** What executes guest code; decided once per process, proven once per boot of the host. */
-  #choose(signal?: AbortSignal, tell?: (line: string) => void): Promise<AcceleratorChoice> {
-    const prove = async (proofSignal?: AbortSignal): Promise<void> => {
-      const abilities = await this.#probe();
-      await proveKvm(driverOf('qemu'), {
-        home: this.home,
-        nativeDir: this.#nativeDir,
-        abilities,
-        signal: proofSignal,
-        onProgress: tell,
-      });
-    };
-    if (this.#choice) return this.#choice;
-    const choosing = chooseAccelerator(this.home, prove, signal);
-    this.#choice = choosing;
-    choosing.catch(() => {
-      this.#choice = undefined;
-    });
+  /** What runs a build; decided once per process, proven once per boot of the host. */
+  #choose(
+    engine?: EngineName,
+    signal?: AbortSignal,
+    tell?: (line: string) => void,
+  ): Promise<EngineChoice> {
+    const wanted = this.#wanted(engine);
+    const key = JSON.stringify(wanted);
+    const known = this.#choices.get(key);
+    if (known) return known;
+    const prove: Prove = (candidate, proofSignal) => this.#prove(candidate, proofSignal, tell);
+    const choosing = chooseEngine(this.home, wanted, prove, signal);
+    this.#choices.set(key, choosing);
+    choosing.catch(() => this.#choices.delete(key));
     return choosing;
+  }
+
+  #isChosen(engine?: EngineName): boolean {
+    return this.#choices.has(JSON.stringify(this.#wanted(engine)));
+  }
+
+  #wanted(engine?: EngineName): Wanted {
+    return {
+      ...wantedByEnvironment(),
+      ...(this.#engine && { engine: this.#engine }),
+      ...(engine && { engine }),
+    };
+  }
+
+  async #prove(
+    candidate: Candidate,
+    signal?: AbortSignal,
+    onProgress?: (line: string) => void,
+  ): Promise<void> {
+    const abilities = await this.#probe();
+    const { home } = this;
+    await proveCandidate(candidate, { home, nativeDir: this.#nativeDir, abilities, signal, onProgress });
+  }
+
+  /** Why this host cannot run what was made with an engine and an accelerator; null when it can. tcg needs no proof. */
+  async #cannotRun(candidate: Candidate): Promise<string | null> {
+    const key = `${candidate.engine} on ${candidate.accelerator}`;
+    if (this.#proven.has(key)) return null;
+    const problem = await obstacle(candidate);
+    if (problem !== null || candidate.accelerator === 'tcg') return problem;
+    const { works, reason } = await verdictOn(this.home, candidate, (one) => this.#prove(one));
+    if (works) this.#proven.add(key);
+    return works ? null : reason;
   }
 
   /** The manifest of a snapshot that could be kept by a build; null when it is gone, damaged, or not for this host. */

@@ -22,6 +22,8 @@ export interface EngineOptions {
   log?: LogFunction;
   /** What is made ahead of demand. Default: {@link defaultStandby}. */
   standby?: StandbyOptions;
+  /** What runs new builds where a build does not say. Default: what `FORKD_ENGINE` says, else the best that works. */
+  engine?: EngineName;
 }
 
 /** How many are made ahead of demand, for each machine shape and for each snapshot. 0: none. */
@@ -152,6 +154,8 @@ export interface BuildOptions {
   /** Where relative paths of `files` start: absolute. */
   dir?: string;
   noCache?: boolean;
+  /** Default: that of the engine's options. */
+  engine?: EngineName;
   signal?: AbortSignal;
   onProgress?: (event: BuildProgress) => void;
 }
@@ -185,7 +189,7 @@ export interface SnapshotSizes {
 
 export interface Engine extends AsyncDisposable {
   readonly home: string;
-  /** Every prerequisite, checked now. `prove`: also boots the guest on kvm where /dev/kvm opens and no verdict is remembered. */
+  /** Every prerequisite, checked now. `prove`: also boots the guest on each engine and accelerator that can be tried and has no verdict. */
   checkHost(options?: { prove?: boolean; signal?: AbortSignal }): Promise<HostCheck[]>;
   /** Engine and accelerator that a build would use now, and why. */
   choice(signal?: AbortSignal): Promise<{ engine: EngineName; accelerator: Accelerator; reason: string }>;

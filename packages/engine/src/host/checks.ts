@@ -2,12 +2,14 @@ import { constants } from 'node:fs';
 import { access, readFile, statfs } from 'node:fs/promises';
 import { delimiter, join } from 'node:path';
 import { EngineError, messageOf } from '../errors.js';
+import { findFirecracker } from '../firecracker/binary.js';
 import { findQemu } from '../qemu/binary.js';
 import type { ShimAbilities } from '../shim/index.js';
 import type { HostCheck } from '../types.js';
-import type { AcceleratorChoice } from './accelerator.js';
+import type { EngineChoice } from './choice.js';
 import { availableMemory, CHILD_BYTES } from './memory.js';
 import { tscKhz } from './tsc.js';
+import { type Candidate, candidates, obstacle, type Prove, rememberedVerdict, verdictOn } from './verdict.js';
 
 const GiB = 1024 ** 3;
 
@@ -24,14 +26,25 @@ export interface CheckContext {
   home: string;
   shimBinary: string;
   abilities: () => Promise<ShimAbilities>;
-  choice: () => Promise<AcceleratorChoice>;
+  choice: () => Promise<EngineChoice>;
+  /** Boots a guest on each candidate that has no verdict yet. */
+  prove: Prove | undefined;
+  signal: AbortSignal | undefined;
 }
 
 /** Checks every prerequisite of the host; none of them stops another. */
 export async function checkHost(context: CheckContext): Promise<HostCheck[]> {
+  // Proofs first and one by one: each boots a machine.
+  const verdicts: HostCheck[] = [];
+  for (const candidate of candidates)
+    verdicts.push(
+      await guarded(`${candidate.engine} on ${candidate.accelerator}`, () =>
+        checkCandidate(candidate, context),
+      ),
+    );
   const checks = await Promise.all([
     guarded('QEMU', checkQemu),
-    guarded('accelerator', () => checkAccelerator(context)),
+    guarded('Firecracker', checkFirecracker),
     guarded('native programs', () => checkNative(context.shimBinary)),
     guarded('memory injection', () => checkInjection(context)),
     guarded('memory', checkMemory),
@@ -42,7 +55,9 @@ export async function checkHost(context: CheckContext): Promise<HostCheck[]> {
     ...buildTools.map(([program, pkg]) => guarded(program, () => checkProgram(program, pkg))),
     guarded('privileges', checkPrivileges),
   ]);
-  return checks;
+  const [qemu, firecracker, ...rest] = checks;
+  const chosen = await guarded('accelerator', () => checkChoice(context));
+  return [qemu!, firecracker!, ...verdicts, chosen, ...rest];
 }
 
 type Finding = Omit<HostCheck, 'name'>;
@@ -61,12 +76,46 @@ async function checkQemu(): Promise<Finding> {
   return { state: 'pass', found: `${version} (${path})` };
 }
 
-async function checkAccelerator(context: CheckContext): Promise<Finding> {
-  const { accelerator, reason } = await context.choice();
-  if (accelerator === 'kvm') return { state: 'pass', found: `kvm: ${reason}` };
+async function checkFirecracker(): Promise<Finding> {
+  try {
+    const { path, version } = await findFirecracker();
+    return { state: 'pass', found: `${version} (${path})` };
+  } catch (error) {
+    if (!(error instanceof EngineError)) throw error;
+    // Nothing is missing where there is none: QEMU serves every host.
+    return { state: 'pass', found: `${error.message}: qemu is used. ${error.remedy ?? ''}`.trim() };
+  }
+}
+
+/** The verdict on one engine with one accelerator: its reason, what it took, and how old it is. None of them is needed. */
+async function checkCandidate(candidate: Candidate, context: CheckContext): Promise<Finding> {
+  const problem = await obstacle(candidate);
+  if (problem !== null) return { state: 'pass', found: `not available: ${problem}` };
+  const { home, prove, signal } = context;
+  const verdict = prove
+    ? await verdictOn(home, candidate, prove, signal)
+    : await rememberedVerdict(home, candidate);
+  if (!verdict) return { state: 'pass', found: 'not tried since the host has started; --prove tries it' };
+  const { works, reason, ms, at } = verdict;
+  return {
+    state: works ? 'pass' : 'warn',
+    found: `${works ? 'works' : 'does not work'}: ${reason}. Found out in ${Math.round(ms)} ms, ${ageOf(at)} ago`,
+  };
+}
+
+function ageOf(at: number): string {
+  const seconds = Math.max(0, Math.round((Date.now() - at) / 1000));
+  if (seconds < 120) return `${seconds} s`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+  return `${Math.round(seconds / 3600)} h`;
+}
+
+async function checkChoice(context: CheckContext): Promise<Finding> {
+  const { engine, accelerator, reason } = await context.choice();
+  if (accelerator === 'kvm') return { state: 'pass', found: `${engine} on kvm: ${reason}` };
   return {
     state: 'warn',
-    found: `tcg: ${reason}. Real microVMs, with slower guest code`,
+    found: `${engine} on tcg: ${reason}. Real microVMs, with slower guest code`,
     remedy: 'For kvm: use a host (or a nested guest) whose /dev/kvm boots Linux, and be in group kvm.',
   };
 }

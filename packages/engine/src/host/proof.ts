@@ -6,13 +6,17 @@ import { ensureImage } from '../guest/image.js';
 import { ensureInitramfs } from '../guest/initramfs.js';
 import { ensureKernel } from '../guest/kernel.js';
 import type { ShimAbilities } from '../shim/index.js';
-import { bootMachine } from '../vmm/boot.js';
-import { captured, type VmmDriver } from '../vmm/types.js';
-import { PROOF_MS } from './accelerator.js';
+import { BOOT_MS, bootMachine } from '../vmm/boot.js';
+import { driverOf } from '../vmm/drivers.js';
+import { captured } from '../vmm/types.js';
 import { hostPin } from './pin.js';
 import { vmmUser } from './user.js';
+import type { Candidate } from './verdict.js';
 
 const MiB = 1024 * 1024;
+
+/** How long our guest may take to boot, ms: a second or two on a kvm that works. */
+const PROOF_MS = { kvm: 15_000, tcg: BOOT_MS } as const;
 
 export interface ProofContext {
   home: string;
@@ -24,12 +28,16 @@ export interface ProofContext {
 }
 
 /**
- * Boots our own guest on kvm and talks to its agent: the only proof that counts, since a /dev/kvm that opens may not get an
+ * Boots our own guest on a candidate and talks to its agent: the only proof that counts, since a /dev/kvm that opens may not get an
  * ordinary kernel past its decompression (design, section 2).
  *
  * @throws whatever failed
  */
-export async function proveKvm(driver: VmmDriver, context: ProofContext): Promise<void> {
+export async function proveCandidate(
+  { engine, accelerator }: Candidate,
+  context: ProofContext,
+): Promise<void> {
+  const driver = driverOf(engine);
   const { home, nativeDir, abilities, signal, onProgress } = context;
   const shimBinary = join(nativeDir, 'forkd-shim');
   const kernel = await ensureKernel({ home, signal, onProgress });
@@ -37,24 +45,24 @@ export async function proveKvm(driver: VmmDriver, context: ProofContext): Promis
     ensureInitramfs({ home, nativeDir, kernel, signal }),
     ensureImage({ home, base: 'busybox', packages: [], signal }),
     ensureDisk({ home, bytes: 64 * MiB, signal }),
-    hostPin(driver, 'kvm', shimBinary),
+    hostPin(driver, accelerator, shimBinary),
   ]);
-  onProgress?.(`booting a guest on kvm, to see whether it works here: ${PROOF_MS / 1000} s at most`);
+  onProgress?.(`booting a guest with ${engine} on ${accelerator}, to see whether it works here: ${PROOF_MS[accelerator] / 1000} s at most`);
   const parent = join(home, 'builds');
   await mkdir(parent, { recursive: true, mode: 0o700 });
   await using scratch = await scratchIn(parent);
   await copyDisk(disk.path, join(scratch.dir, captured.disk), signal);
   await using machine = await bootMachine(driver, {
     workDir: scratch.dir,
-    shape: { accelerator: 'kvm', cpuModel: pin.cpuModel, memoryBytes: 128 * MiB, vcpus: 1 },
+    shape: { accelerator, cpuModel: pin.cpuModel, memoryBytes: 128 * MiB, vcpus: 1 },
     shimBinary,
     abilities,
-    user: vmmUser(abilities, 'kvm'),
+    user: vmmUser(abilities, accelerator),
     kernel,
     initrd: initramfs.path,
     image: image.path,
     tscKhz: pin.tscKhz,
-    timeoutMs: PROOF_MS,
+    timeoutMs: PROOF_MS[accelerator],
     ...(signal && { signal }),
   });
   await machine.session.ping(signal);
