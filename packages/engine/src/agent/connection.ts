@@ -46,6 +46,8 @@ export class Connection {
       },
     );
     duplex.on('data', (chunk: Buffer) => this.#heard(chunk));
+    // A dialer that has read an answer of its own left it paused, so that nothing after that is lost.
+    duplex.resume();
     duplex.on('drain', () => this.schedule());
     duplex.on('error', (error) => this.#break(error));
     duplex.on('end', () => this.#break(new Error('the connection to the agent ended')));

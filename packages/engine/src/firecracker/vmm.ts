@@ -63,7 +63,7 @@ export class FirecrackerVmm implements Vmm {
   static async start(spec: FirecrackerSpec, signal: AbortSignal): Promise<FirecrackerVmm> {
     const { dir, binary, shimBinary, abilities, user } = spec;
     using arrival = new Arrival(dir, fcFiles.api);
-    const argv = [binary, '--api-sock', fcFiles.api, '--id', 'forkd', '--level', 'Warning'];
+    const argv = [binary, '--api-sock', fcFiles.api, '--id', 'forkd', '--level', 'Error'];
     const shim = await startShim(
       { dir, argv, sockets: [], ...user },
       { binary: shimBinary, signal, abilities },

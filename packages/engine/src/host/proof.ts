@@ -1,11 +1,13 @@
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { EngineError } from '../errors.js';
 import { scratchIn } from '../guest/cache.js';
 import { copyDisk, ensureDisk } from '../guest/disk.js';
 import { ensureImage } from '../guest/image.js';
 import { ensureInitramfs } from '../guest/initramfs.js';
 import { ensureKernel } from '../guest/kernel.js';
 import type { ShimAbilities } from '../shim/index.js';
+import type { Accelerator } from '../types.js';
 import { BOOT_MS, bootMachine } from '../vmm/boot.js';
 import { driverOf } from '../vmm/drivers.js';
 import { captured } from '../vmm/types.js';
@@ -17,6 +19,22 @@ const MiB = 1024 * 1024;
 
 /** How long our guest may take to boot, ms: a second or two on a kvm that works. */
 const PROOF_MS = { kvm: 15_000, tcg: BOOT_MS } as const;
+
+/**
+ * The deadline of a proof, ms. `FORKD_PROOF_SECS` sets it for a host that is slower than any hardware, such as one that is itself emulated.
+ *
+ * @throws EngineError invalid_argument
+ */
+function proofMs(accelerator: Accelerator): number {
+  const text = process.env.FORKD_PROOF_SECS;
+  if (text === undefined) return PROOF_MS[accelerator];
+  if (!/^[1-9]\d{0,3}$/.test(text))
+    throw new EngineError(
+      'invalid_argument',
+      `FORKD_PROOF_SECS=${JSON.stringify(text)} is not a number of seconds from 1 to 9999`,
+    );
+  return Number(text) * 1000;
+}
 
 export interface ProofContext {
   home: string;
@@ -62,7 +80,7 @@ export async function proveCandidate(
     initrd: initramfs.path,
     image: image.path,
     tscKhz: pin.tscKhz,
-    timeoutMs: PROOF_MS[accelerator],
+    timeoutMs: proofMs(accelerator),
     ...(signal && { signal }),
   });
   await machine.session.ping(signal);
