@@ -21,11 +21,17 @@ export const TemplateSource = Type.Union(
 );
 export type TemplateSource = Static<typeof TemplateSource>;
 
+/** What can run a machine. */
+export const engineNames = ['qemu', 'firecracker'] as const;
+
 export const BuildRequest = closed(
   {
     template: TemplateSource,
     tag: Type.Optional(Tag),
     no_cache: Type.Optional(Type.Boolean({ description: 'Build every stage anew.' })),
+    engine: Type.Optional(
+      Type.Enum(engineNames, { description: 'What runs it. Default: the best that works on this host.' }),
+    ),
   },
   { $id: 'BuildRequest' },
 );

@@ -1,5 +1,5 @@
 /** Building a template, with its progress. */
-import type { BuildEvent, TemplateSource } from '@forkd/api';
+import type { BuildEvent, engineNames, TemplateSource } from '@forkd/api';
 import { errorOfBody, type Forkd } from '@forkd/sdk';
 import { CliError } from './failure.js';
 import { duration, oneLine } from './format.js';
@@ -7,10 +7,13 @@ import type { Stage } from './progress.js';
 
 export type BuildDone = Extract<BuildEvent, { type: 'done' }>;
 
+export type EngineName = (typeof engineNames)[number];
+
 export interface BuildRequest {
   template: TemplateSource;
   tag?: string | undefined;
   noCache?: boolean | undefined;
+  engine?: EngineName | undefined;
   signal: AbortSignal;
 }
 
@@ -20,10 +23,11 @@ export interface BuildRequest {
  * @throws ForkdError build_failed and others, when the build fails
  */
 export async function buildTemplate(client: Forkd, request: BuildRequest, stage: Stage): Promise<BuildDone> {
-  const { template, tag, noCache, signal } = request;
+  const { template, tag, noCache, engine, signal } = request;
   const events = client.templates.build(template, {
     ...(tag !== undefined && { tag }),
     ...(noCache !== undefined && { noCache }),
+    ...(engine !== undefined && { engine }),
     signal,
   });
   // The first build of a host proves its accelerator.

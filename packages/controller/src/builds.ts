@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto';
 import type { BuildEvent } from '@forkd/api';
-import type { BuildOptions, BuildResult, Engine } from '@forkd/engine';
+import type { BuildOptions, BuildResult, Engine, EngineName } from '@forkd/engine';
 import { ApiError, toApiError } from './errors.js';
 import type { Log } from './log.js';
 import type { Snapshots } from './snapshots.js';
@@ -28,6 +28,13 @@ interface Build {
   /** What a follower that joins late is told: every step, and the end of the output. */
   past: BuildEvent[];
   result: Promise<BuildResult>;
+}
+
+/** What a caller says of a build. */
+export interface BuildChoices {
+  tag: string;
+  noCache: boolean;
+  engine?: EngineName;
 }
 
 /** Log lines that a late follower is told at most. */
@@ -58,10 +65,10 @@ export class Builds {
    */
   async follow(
     template: TemplateText,
-    options: { tag: string; noCache: boolean; signal: AbortSignal; onEvent: BuildFollower },
+    options: BuildChoices & { signal: AbortSignal; onEvent: BuildFollower },
   ): Promise<BuildResult> {
     const { tag, signal, onEvent } = options;
-    const digest = digestOf(template, options.noCache);
+    const digest = digestOf(template, options);
     let build = this.#builds.get(tag);
     if (build !== undefined && (build.digest !== digest || build.abort.signal.aborted)) {
       throw new ApiError('busy', { what: `the build of ${tag}` });
@@ -91,7 +98,7 @@ export class Builds {
     await Promise.allSettled(builds.map((build) => build.result));
   }
 
-  #start(template: TemplateText, digest: string, options: { tag: string; noCache: boolean }): Build {
+  #start(template: TemplateText, digest: string, options: BuildChoices): Build {
     const { tag } = options;
     const build: Build = {
       digest,
@@ -114,7 +121,7 @@ export class Builds {
   async #run(
     build: Build,
     template: TemplateText,
-    { tag, noCache }: { tag: string; noCache: boolean },
+    { tag, noCache, engine: wanted }: BuildChoices,
   ): Promise<BuildResult> {
     const { engine, snapshots, log } = this.#options;
     const current = snapshots.tagTarget(tag);
@@ -126,6 +133,7 @@ export class Builds {
       onProgress: (event) => tell(build, event),
       ...(template.dir !== undefined && { dir: template.dir }),
       ...(current !== undefined && { current }),
+      ...(wanted !== undefined && { engine: wanted }),
     };
     log.info({ template: template.name, tag }, 'a build begins');
     try {
@@ -152,7 +160,7 @@ function tell(build: Build, event: BuildEvent): void {
   for (const follower of build.followers) follower(event);
 }
 
-function digestOf(template: TemplateText, noCache: boolean): string {
-  const parts = JSON.stringify([template.name, template.yaml, template.dir ?? '', noCache]);
+function digestOf(template: TemplateText, { noCache, engine }: BuildChoices): string {
+  const parts = JSON.stringify([template.name, template.yaml, template.dir ?? '', noCache, engine ?? '']);
   return createHash('sha256').update(parts).digest('hex');
 }

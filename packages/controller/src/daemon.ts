@@ -13,6 +13,7 @@ import { isAbsolute, join } from 'node:path';
 import { type DaemonInfo, homeFiles } from '@forkd/api';
 import {
   type Engine,
+  type EngineName,
   type EngineOptions,
   type LogFunction,
   openEngine,
@@ -51,6 +52,8 @@ export interface ServeOptions {
   idleSecs?: number;
   /** How much is made ahead of demand. Default: the engine's. */
   standby?: StandbyOptions;
+  /** What runs builds that do not say. Default: the engine's. */
+  engine?: EngineName;
   /** Default: daemon.log in `home`. */
   log?: Log;
   /** For tests. */
@@ -132,6 +135,7 @@ async function start(options: ServeOptions & { log: Log }, frame: Frame): Promis
     nativeDir: options.nativeDir,
     log: logFunction(log),
     ...(options.standby && { standby: options.standby }),
+    ...(options.engine && { engine: options.engine }),
   });
   endings.push(() => engine[Symbol.asyncDispose]());
 

@@ -1,6 +1,6 @@
 /**
  * The daemon as a program: `node main.js serve [--home DIR] [--bind HOST:PORT|none] [--token-file FILE] [--idle-secs N] [--native-dir DIR]
- * [--templates-dir DIR] [--standby-process N] [--standby-primed N] [--no-standby]`.
+ * [--templates-dir DIR] [--standby-process N] [--standby-primed N] [--no-standby] [--engine ENGINE]`.
  *
  * With FORKD_READY_FD set, one line of JSON on that descriptor tells the parent how the start went: `{"type":"ready","socket","pid"}`,
  * `{"type":"exists","pid"}` when another daemon has the state directory, `{"type":"failed","error"}`.
@@ -10,7 +10,7 @@ import { resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { quoteValue, stateDirectory } from '@forkd/api';
-import { defaultStandby } from '@forkd/engine';
+import { defaultStandby, engineNames } from '@forkd/engine';
 import { type Daemon, type ServeOptions, serve } from './daemon.js';
 import { ApiError, toApiError } from './errors.js';
 
@@ -39,8 +39,18 @@ export function parseServeArguments(args: readonly string[], env: NodeJS.Process
     idleSecs: Number(idleText),
     ...(values.bind !== undefined && { bind: values.bind }),
     ...standbyOf(values),
+    ...engineOf(values.engine),
     ...(values['token-file'] !== undefined && { tokenFile: resolve(values['token-file']) }),
   };
+}
+
+/** `auto` is what an absent option says, too. */
+function engineOf(text: string | undefined): Pick<ServeOptions, 'engine'> {
+  if (text === undefined || text === 'auto') return {};
+  const engine = engineNames.find((name) => name === text);
+  if (engine === undefined)
+    throw invalid('engine', `${quoteValue(text)} is not one of auto, ${engineNames.join(', ')}`);
+  return { engine };
 }
 
 /** Most that may be made ahead of demand, of each kind for each shape or snapshot. */
@@ -76,6 +86,7 @@ function parse(args: readonly string[]) {
         'standby-process': { type: 'string' },
         'standby-primed': { type: 'string' },
         'no-standby': { type: 'boolean' },
+        engine: { type: 'string' },
         'native-dir': { type: 'string' },
         'templates-dir': { type: 'string' },
       },

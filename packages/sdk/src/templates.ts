@@ -12,6 +12,8 @@ export interface BuildOptions {
   tag?: string;
   /** Build every stage anew. */
   noCache?: boolean;
+  /** What runs it. Default: the best that works on the host. */
+  engine?: 'qemu' | 'firecracker';
   /** Cancels the build. */
   signal?: AbortSignal;
 }
@@ -44,7 +46,7 @@ export class Templates {
     template: TemplateSource,
     options: BuildOptions = {},
   ): AsyncGenerator<BuildEvent, void, undefined> {
-    const json = { template, tag: options.tag, no_cache: options.noCache };
+    const json = { template, tag: options.tag, no_cache: options.noCache, engine: options.engine };
     const path = paths.buildTemplate();
     let last: BuildEvent | undefined;
     for await (const line of this.#transport.lines('POST', path, {

@@ -1,6 +1,8 @@
 import { availableParallelism } from 'node:os';
-import { Command } from 'commander';
+import { engineNames } from '@forkd/api';
+import { Command, Option } from 'commander';
 import { wholeNumber } from '../arguments.js';
+import type { EngineName } from '../build.js';
 import { action } from '../context.js';
 import { stopDaemon } from '../daemon.js';
 import { CliError } from '../failure.js';
@@ -12,6 +14,7 @@ interface Options {
   children: number;
   template: string;
   keep?: boolean;
+  engine?: EngineName;
 }
 
 /** `forkd quickstart`: builds a template, forks children, asks each a question, and cleans up after itself. */
@@ -20,6 +23,11 @@ export function quickstartCommand(): Command {
     .description('see it work: build the python template, fork 10 children, evaluate numpy in each')
     .option('-n, --children <n>', 'number of children, 1 to 1000', wholeNumber('-n', 1, 1000), 10)
     .option('--template <name>', 'template to build and fork', 'python')
+    .addOption(
+      new Option('--engine <engine>', 'what runs it (default: the best that works here)').choices([
+        ...engineNames,
+      ]),
+    )
     .option('--keep', 'leave the children running');
   return action<[Options]>(command, async (context, options) => {
     const { signal, out } = context;
@@ -30,7 +38,7 @@ export function quickstartCommand(): Command {
         {
           title: 'Daemon',
           run: async () => {
-            demo = new Demo(await context.client(), options.template, signal);
+            demo = new Demo(await context.client(), options.template, signal, options.engine);
             return context.daemon()?.child ? 'started' : 'was running';
           },
         },

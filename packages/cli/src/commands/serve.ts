@@ -1,5 +1,6 @@
 import { spawn } from 'node:child_process';
-import { Command } from 'commander';
+import { engineNames } from '@forkd/api';
+import { Command, Option } from 'commander';
 import { seconds } from '../arguments.js';
 import { daemonProgram, homeDirectory } from '../daemon.js';
 import { CliError } from '../failure.js';
@@ -18,9 +19,15 @@ export function serveCommand(): Command {
       'end after this long without sandboxes (default: never)',
       seconds('--idle-secs'),
     )
+    .addOption(
+      new Option('--engine <engine>', 'what runs builds that do not say')
+        .choices(['auto', ...engineNames])
+        .default('auto'),
+    )
     .option('--json', 'log JSON lines (this is what it does without, too)')
-    .action(async (options: { bind?: string; tokenFile?: string; idleSecs?: number }) => {
+    .action(async (options: { bind?: string; tokenFile?: string; idleSecs?: number; engine: string }) => {
       process.exitCode = await serve([
+        ...(options.engine === 'auto' ? [] : ['--engine', options.engine]),
         ...(options.bind === undefined ? [] : ['--bind', options.bind]),
         ...(options.tokenFile === undefined ? [] : ['--token-file', options.tokenFile]),
         ...(options.idleSecs === undefined ? [] : ['--idle-secs', String(Math.ceil(options.idleSecs))]),

@@ -1,7 +1,8 @@
-import type { TemplateCost, TemplateDetail, TemplateInfo } from '@forkd/api';
-import { Command } from 'commander';
+import { basename } from 'node:path';
+import { engineNames, type TemplateCost, type TemplateDetail, type TemplateInfo } from '@forkd/api';
+import { Command, Option } from 'commander';
 import { templateSource } from '../arguments.js';
-import { type BuildDone, buildTemplate } from '../build.js';
+import { type BuildDone, buildTemplate, type EngineName } from '../build.js';
 import { action } from '../context.js';
 import { age, bytes, duration, oneLine } from '../format.js';
 import { facts, table } from '../output.js';
@@ -19,27 +20,49 @@ function build(): Command {
     .description('build a template and move its tag to the new snapshot')
     .argument('<template>', 'name of a template, or path of a template file')
     .option('-t, --tag <tag>', "tag that is moved (default: the template's name)")
+    .addOption(
+      new Option(
+        '--engine <engine>',
+        'what runs it; "all": one snapshot for each, tagged TAG-ENGINE (default: the best that works here)',
+      ).choices([...engineNames, 'all']),
+    )
     .option('--no-cache', 'build every stage anew');
-  return action<[string, { tag?: string; cache: boolean }]>(command, async (context, template, options) => {
+  return action<[string, BuildChoices]>(command, async (context, template, options) => {
     const source = templateSource(template);
     const client = await context.client();
-    let done: BuildDone | undefined;
-    const stage = {
-      title: `Building ${template}`,
+    const done: BuildDone[] = [];
+    const stages = enginesOf(options.engine).map((engine) => ({
+      title: engine === undefined ? `Building ${template}` : `Building ${template} for ${engine}`,
       run: async (stage: Parameters<typeof buildTemplate>[2]) => {
-        const { tag, cache } = options;
-        done = await buildTemplate(
-          client,
-          { template: source, tag, noCache: !cache, signal: context.signal },
-          stage,
-        );
-        return done.cached ? 'nothing has changed' : 'built';
+        const tag = options.engine === 'all' ? `${options.tag ?? nameOf(template)}-${engine}` : options.tag;
+        const request = { template: source, tag, noCache: !options.cache, engine, signal: context.signal };
+        const result = await buildTemplate(client, request, stage);
+        done.push(result);
+        return result.cached ? 'nothing has changed' : 'built';
       },
-    };
-    await runStages([stage], context.out.json);
-    if (done) context.out.answer(done, ({ tag, snapshot_id }) => `${tag} -> ${snapshot_id}`);
+    }));
+    await runStages(stages, context.out.json);
+    const say = ({ tag, snapshot_id }: BuildDone): string => `${tag} -> ${snapshot_id}`;
+    const [only] = done;
+    if (options.engine === 'all') context.out.answer(done, (all) => all.map(say).join('\n'));
+    else if (only) context.out.answer(only, say);
     return 0;
   });
+}
+
+interface BuildChoices {
+  tag?: string;
+  cache: boolean;
+  engine?: EngineName | 'all';
+}
+
+function enginesOf(wanted: BuildChoices['engine']): (EngineName | undefined)[] {
+  return wanted === 'all' ? [...engineNames] : [wanted];
+}
+
+/** A template's name: that of its file, where it is one. */
+function nameOf(template: string): string {
+  return basename(template).replace(/\.ya?ml$/, '');
 }
 
 function list(): Command {

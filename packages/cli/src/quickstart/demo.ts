@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import type { SnapshotDetail } from '@forkd/api';
 import type { Forkd, Sandbox } from '@forkd/sdk';
-import { buildTemplate } from '../build.js';
+import { buildTemplate, type EngineName } from '../build.js';
 import { CliError } from '../failure.js';
 import { duration } from '../format.js';
 import type { Stage } from '../progress.js';
@@ -42,19 +42,28 @@ export class Demo {
   readonly #client: Forkd;
   readonly #template: string;
   readonly #signal: AbortSignal;
+  readonly #engine: EngineName | undefined;
   #snapshot: SnapshotDetail | undefined;
   #sandboxes: readonly Sandbox[] = [];
   #children: ChildResult[] = [];
   #hasForked = false;
 
-  constructor(client: Forkd, template: string, signal: AbortSignal) {
+  constructor(client: Forkd, template: string, signal: AbortSignal, engine?: EngineName) {
     this.#client = client;
     this.#template = template;
     this.#signal = signal;
+    this.#engine = engine;
   }
 
   async build(stage: Stage): Promise<string> {
-    const done = await buildTemplate(this.#client, { template: this.#template, signal: this.#signal }, stage);
+    const engine = this.#engine;
+    // An engine that is asked for by name does not take the template's own tag away from the one that is chosen.
+    const request = {
+      template: this.#template,
+      signal: this.#signal,
+      ...(engine && { engine, tag: `${this.#template}-${engine}` }),
+    };
+    const done = await buildTemplate(this.#client, request, stage);
     this.#snapshot = await this.#client.snapshots.get(done.snapshot_id, this.#signal);
     return done.cached ? 'ready' : 'built';
   }

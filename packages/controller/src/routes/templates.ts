@@ -38,12 +38,18 @@ export function templateRoutes(server: Server, { templates, builds }: Services):
       },
     },
     async (request, reply) => {
-      const { template: source, tag: wanted, no_cache: noCache = false } = request.body;
+      const { template: source, tag: wanted, no_cache: noCache = false, engine } = request.body;
       const signal = callerSignal(reply);
       const template = await templates.source(source, wanted);
       const tag = wanted ?? template.name;
       const lines = new LineStream();
-      const result = builds.follow(template, { tag, noCache, signal, onEvent: (event) => lines.send(event) });
+      const result = builds.follow(template, {
+        tag,
+        noCache,
+        ...(engine !== undefined && { engine }),
+        signal,
+        onEvent: (event) => lines.send(event),
+      });
       try {
         // What fails before the first step is an error answer; later only the stream can tell.
         await Promise.race([lines.first, result]);
