@@ -228,11 +228,9 @@ class LocalEngine implements Engine {
     using _pin = pin;
     const { manifest } = source;
     // Each is a few looks at files: one after the other they would be a good part of a primed fork.
-    const [problem, host] = await Promise.all([
-      this.incompatibility(manifest),
-      this.#childHost(manifest),
-      this.#store.inspect(manifest),
-    ]);
+    const finding = this.#childHost(manifest);
+    finding.catch(() => {}); // Where its engine is missing, the incompatibility says so, and more.
+    const [problem] = await Promise.all([this.incompatibility(manifest), this.#store.inspect(manifest)]);
     if (problem)
       throw new EngineError(
         'snapshot_incompatible',
@@ -241,6 +239,7 @@ class LocalEngine implements Engine {
           remedy: `Build its template again on this host: forkd template build ${manifest.template.name}`,
         },
       );
+    const host = await finding;
     const mapped = host.abilities.injection || host.abilities.attach;
     const copied = mapped ? source.copiedBytes : (await this.snapshotSizes(manifest.id)).memoryPhysical;
     return await forkChildren(source, host, request, this.#standby, copied);
