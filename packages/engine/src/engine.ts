@@ -297,11 +297,7 @@ class LocalEngine implements Engine {
   }
 
   /** What runs a build; decided once per process, proven once per boot of the host. */
-  #choose(
-    engine?: EngineName,
-    signal?: AbortSignal,
-    tell?: (line: string) => void,
-  ): Promise<EngineChoice> {
+  #choose(engine?: EngineName, signal?: AbortSignal, tell?: (line: string) => void): Promise<EngineChoice> {
     const wanted = this.#wanted(engine);
     const key = JSON.stringify(wanted);
     const known = this.#choices.get(key);

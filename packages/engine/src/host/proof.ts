@@ -65,7 +65,9 @@ export async function proveCandidate(
     ensureDisk({ home, bytes: 64 * MiB, signal }),
     hostPin(driver, accelerator, shimBinary),
   ]);
-  onProgress?.(`booting a guest with ${engine} on ${accelerator}, to see whether it works here: ${PROOF_MS[accelerator] / 1000} s at most`);
+  onProgress?.(
+    `booting a guest with ${engine} on ${accelerator}, to see whether it works here: ${proofMs(accelerator) / 1000} s at most`,
+  );
   const parent = join(home, 'builds');
   await mkdir(parent, { recursive: true, mode: 0o700 });
   await using scratch = await scratchIn(parent);
