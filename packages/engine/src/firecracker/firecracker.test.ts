@@ -50,7 +50,7 @@ describe('versions', () => {
 
 describe('a device state without memory', () => {
   const said = 'Cannot perform open on the memory backing file: Is a directory (os error 21)';
-  it.each([said, `Cannot create snapshot: ${said}`])('is saved when the refusal is "%s"', (fault) => {
+  it.each([said, `Create snapshot error: ${said}`])('is saved when the refusal is "%s"', (fault) => {
     expect(saysStateIsSaved(new FirecrackerRefusal('PUT /snapshot/create', 400, fault))).toBe(true);
   });
 

@@ -13,7 +13,7 @@ const DUMP_MS = 300_000;
  * Nothing else is taken for it.
  */
 const STATE_IS_SAVED =
-  /^(Cannot create snapshot: )?Cannot perform open on the memory backing file: Is a directory \(os error 21\)$/;
+  /^(Create snapshot error: )?Cannot perform open on the memory backing file: Is a directory \(os error 21\)$/;
 
 /** Whether a refusal says that the state was saved, and the memory was not. */
 export function saysStateIsSaved(error: unknown): boolean {
