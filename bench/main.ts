@@ -168,7 +168,8 @@ let memoryMib: number;
 
 {
   await using daemon = await BenchDaemon.start(home, { process: 1, primed: 0 });
-  await branchRows(daemon.client, sizes.branch, add);
+  // They take longer than all the others; `--smoke --only` has them.
+  if (!options.smoke) await branchRows(daemon.client, sizes.branch, add);
 }
 
 finish(conditions);

@@ -170,6 +170,11 @@ export class Conversation implements ConnectionHandler {
     this.#events.ended(error);
   }
 
+  /** The machine is paused from now on, or runs again. */
+  paused(paused: boolean): void {
+    this.#keepalive.pause(paused);
+  }
+
   /** The machine is about to go: the next break is the session's end. */
   expectEnd(expected: boolean): void {
     this.#endExpected = expected;

@@ -22,6 +22,9 @@ export class Keepalive {
   #timer: NodeJS.Timeout | undefined;
   #asked = 0;
   #count = 0n;
+  #paused = false;
+  /** When the machine last went on, as lastHeard. */
+  #resumed = 0;
 
   constructor(o: { idleMs: number; answerMs: number }, target: KeepaliveTarget) {
     this.#idleMs = o.idleMs;
@@ -31,7 +34,16 @@ export class Keepalive {
 
   /** Something is asked of the guest: watch over it. */
   wake(): void {
-    if (this.#timer === undefined && this.#target.needed()) this.#arm(this.#idleMs);
+    if (this.#timer === undefined && !this.#paused && this.#target.needed()) this.#arm(this.#idleMs);
+  }
+
+  /** The machine stands still, or goes on: while it does, its silence says nothing. */
+  pause(paused: boolean): void {
+    this.#paused = paused;
+    this.#asked = 0;
+    this.disconnected();
+    if (!paused) this.#resumed = performance.now();
+    if (!paused && this.#target.needed()) this.#arm(this.#idleMs);
   }
 
   connected(): void {
@@ -76,7 +88,7 @@ export class Keepalive {
     this.#timer = undefined;
     if (!this.#target.needed()) return;
     const now = performance.now();
-    const heard = this.#target.lastHeard();
+    const heard = Math.max(this.#target.lastHeard(), this.#resumed);
     if (heard >= this.#asked) this.#asked = 0;
     if (this.#asked !== 0) {
       if (now - this.#asked >= this.#answerMs) this.#target.silent(now - heard);

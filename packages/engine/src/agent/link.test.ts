@@ -165,6 +165,23 @@ describe('a session', () => {
     await session.close();
   });
 
+  it('takes the silence of a paused machine for what it is, and watches again when it goes on', async () => {
+    const guest = new FakeGuest();
+    const session = await open(guest, { keepalive: { idleMs: 20, answerMs: 20 } });
+    guest.onFrame = ({ type, id }, end) => {
+      if (type === frameTypes.REQ && guest.ends.length > 1) end.send(res(id));
+    };
+    const call = session.setHostname('a');
+    session.paused(true);
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    expect(guest.ends.length).toBe(1);
+    expect(guest.ends[0]?.frames.map((f) => f.type)).toEqual([frameTypes.REQ]);
+    session.paused(false);
+    await call;
+    expect(guest.ends[0]?.frames.map((f) => f.type)).toEqual([frameTypes.REQ, frameTypes.PING]);
+    await session.close();
+  });
+
   it('sends again what the guest never began, and only that', async () => {
     const guest = new FakeGuest();
     const session = await open(guest);

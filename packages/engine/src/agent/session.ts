@@ -144,6 +144,10 @@ class Session implements AgentSession {
     await this.#c.ping({ signal });
   }
 
+  paused(paused: boolean): void {
+    this.#c.paused(paused);
+  }
+
   async poweroff(): Promise<void> {
     const request = this.#c.begin('POWEROFF', new FieldWriter());
     // The machine goes down right behind its answer, which may be lost with it.

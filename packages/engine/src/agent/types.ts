@@ -252,6 +252,8 @@ export interface AgentSession extends AsyncDisposable {
   ping(signal?: AbortSignal): Promise<void>;
   /** Kill everything, sync, and reset the machine (the VMM runs with -no-reboot). */
   poweroff(): Promise<void>;
+  /** The machine is about to be paused, or to go on: while it stands still, what was asked of it waits, however long. */
+  paused(paused: boolean): void;
   /** Resolves when the session has ended, for whatever reason. */
   readonly closed: Promise<void>;
   /** Ends the session; guest processes go on. */

@@ -52,6 +52,7 @@ export async function startChild(
         interpreter.identify({ generation: identity.generation, env });
         interpreters.set(name, Promise.resolve(interpreter));
       }
+      session.paused(false);
       const told = introduce(session, identity, everything, limit.signal);
       await orEnded(Promise.all([told, vmm.resume(limit.signal), settled]), vmm.shim, limit.signal);
     } else {

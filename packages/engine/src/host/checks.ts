@@ -100,6 +100,9 @@ async function checkCandidate(candidate: Candidate, context: CheckContext): Prom
   return {
     state: works ? 'pass' : 'warn',
     found: `${works ? 'works' : 'does not work'}: ${reason}. Found out in ${Math.round(ms)} ms, ${ageOf(at)} ago`,
+    ...(!works && {
+      remedy: 'Not needed: another one is used. "forkd doctor --prove" tries it again; see docs/engines.md.',
+    }),
   };
 }
 

@@ -109,10 +109,14 @@ export class SandboxMachine implements Machine {
 
   async pause(signal?: AbortSignal): Promise<void> {
     await this.#vmm.pause(signal);
+    const session = await this.#session?.catch(() => undefined); // One that did not open watches over nothing.
+    session?.paused(true);
   }
 
   async resume(signal?: AbortSignal): Promise<void> {
     await this.#vmm.resume(signal);
+    const session = await this.#session?.catch(() => undefined);
+    session?.paused(false);
   }
 
   async branch(options: BranchOptions): Promise<Branching> {

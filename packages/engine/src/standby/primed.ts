@@ -69,6 +69,8 @@ async function prime(waiting: WaitingVmm, source: ChildSource, signal: AbortSign
     );
     const followed = await evaluate(session, source, signal);
     await session.freeze({ interpreters: true, user: false });
+    // It may wait for minutes: a session that takes this for silence would be lost by the time of the claim.
+    session.paused(true);
     await waiting.vmm.pause(signal);
     return new PrimedChild(waiting, session, followed);
   } catch (error) {

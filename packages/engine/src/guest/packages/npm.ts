@@ -49,7 +49,13 @@ async function fetchPackages(
   await writeFile(join(project, 'package.json'), '{"private":true}\n');
   const args = [
     ...['install', '--global=false', '--save', '--ignore-scripts', '--omit=dev', '--no-audit', '--no-fund'],
-    ...['--no-update-notifier', '--package-lock=true', '--install-strategy=hoisted', '--no-progress'],
+    ...[
+      '--no-update-notifier',
+      '--package-lock=true',
+      '--install-strategy=hoisted',
+      '--no-progress',
+      '--loglevel=error',
+    ],
     ...['--os=linux', '--cpu=x64', '--libc=glibc', '--', ...packages],
   ];
   try {
