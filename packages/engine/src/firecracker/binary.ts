@@ -1,10 +1,8 @@
 import { execFile } from 'node:child_process';
-import { constants } from 'node:fs';
-import { access, realpath, stat } from 'node:fs/promises';
-import { delimiter, isAbsolute, join } from 'node:path';
 import { promisify } from 'node:util';
 import { EngineError, messageOf } from '../errors.js';
 import { sha256File } from '../hash.js';
+import { programFinder } from '../vmm/program.js';
 import type { EngineBinary } from '../vmm/types.js';
 
 const run = promisify(execFile);
@@ -21,28 +19,25 @@ export interface FirecrackerBinary extends EngineBinary {
   snapshotVersion: string;
 }
 
-let known: { key: string; binary: FirecrackerBinary } | undefined;
-
 /**
  * Finds Firecracker: `FORKD_FIRECRACKER`, else `FIRECRACKER_BIN`, else `firecracker` of PATH. Remembers what it found until the file changes.
  *
  * @throws EngineError host_unfit when there is none, or it is older than 1.10
  */
-export async function findFirecracker(): Promise<FirecrackerBinary> {
-  const path = await realpath(await locate());
-  const facts = await stat(path);
-  const key = `${path} ${facts.ino} ${facts.size} ${facts.mtimeMs}`;
-  if (known?.key === key) return known.binary;
-  const [version, snapshotVersion, sha256] = await Promise.all([
-    ask(path, '--version', /^Firecracker v(\d+\.\d+\.\d+\S*)/m),
-    ask(path, '--snapshot-version', /^v?(\d+\.\d+\.\d+)/m),
-    sha256File(path),
-  ]);
-  assertSupported(version);
-  const binary = { path, version, snapshotVersion, sha256 };
-  known = { key, binary };
-  return binary;
-}
+export const findFirecracker = programFinder<FirecrackerBinary>({
+  title: 'Firecracker',
+  wanted: () => process.env.FORKD_FIRECRACKER ?? process.env.FIRECRACKER_BIN ?? 'firecracker',
+  remedy: REMEDY,
+  async inspect(path) {
+    const [version, snapshotVersion, sha256] = await Promise.all([
+      ask(path, '--version', /^Firecracker v(\d+\.\d+\.\d+\S*)/m),
+      ask(path, '--snapshot-version', /^v?(\d+\.\d+\.\d+)/m),
+      sha256File(path),
+    ]);
+    assertSupported(version);
+    return { path, version, snapshotVersion, sha256 };
+  },
+});
 
 /** @throws EngineError host_unfit for a version before 1.10 */
 export function assertSupported(version: string): void {
@@ -53,21 +48,6 @@ export function assertSupported(version: string): void {
     `Firecracker ${version} is too old: ${OLDEST.join('.')} or newer is needed`,
     { remedy: REMEDY },
   );
-}
-
-async function locate(): Promise<string> {
-  const wanted = process.env.FORKD_FIRECRACKER ?? process.env.FIRECRACKER_BIN ?? 'firecracker';
-  const candidates = isAbsolute(wanted)
-    ? [wanted]
-    : (process.env.PATH ?? '/usr/bin:/bin').split(delimiter).map((dir) => join(dir || '.', wanted));
-  for (const candidate of candidates) {
-    const usable = await access(candidate, constants.X_OK).then(
-      () => true,
-      () => false,
-    );
-    if (usable) return candidate;
-  }
-  throw new EngineError('host_unfit', `Firecracker (${wanted}) is not installed`, { remedy: REMEDY });
 }
 
 async function ask(path: string, option: string, answer: RegExp): Promise<string> {

@@ -1,10 +1,10 @@
 import { execFile } from 'node:child_process';
-import { constants } from 'node:fs';
-import { access, readFile, realpath, stat } from 'node:fs/promises';
-import { delimiter, isAbsolute, join } from 'node:path';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { EngineError, messageOf } from '../errors.js';
 import { sha256File } from '../hash.js';
+import { programFinder } from '../vmm/program.js';
 
 const run = promisify(execFile);
 
@@ -24,48 +24,24 @@ export interface QemuBinary {
   firmware: Record<string, string>;
 }
 
-let known: { wanted: string; key: string; binary: QemuBinary } | undefined;
-
 /**
  * Finds QEMU: `FORKD_QEMU`, else `qemu-system-x86_64` of PATH. Remembers what it found until the file changes.
  *
  * @throws EngineError host_unfit when there is none, or it is older than 7.2
  */
-export async function findQemu(): Promise<QemuBinary> {
-  const wanted = process.env.FORKD_QEMU ?? 'qemu-system-x86_64';
-  // Every fork asks: the way through PATH is gone again only when the file that it led to has changed.
-  if (known?.wanted === wanted && known.key === (await keyOf(known.binary.path).catch(() => '')))
-    return known.binary;
-  const path = await realpath(await locate(wanted));
-  const key = await keyOf(path);
-  const [version, sha256, firmware] = await Promise.all([
-    versionOf(path),
-    sha256File(path),
-    firmwareOf(path),
-  ]);
-  const binary = { path, version, sha256, firmware };
-  known = { wanted, key, binary };
-  return binary;
-}
-
-async function keyOf(path: string): Promise<string> {
-  const { ino, size, mtimeMs } = await stat(path);
-  return `${path} ${ino} ${size} ${mtimeMs}`;
-}
-
-async function locate(wanted: string): Promise<string> {
-  const candidates = isAbsolute(wanted)
-    ? [wanted]
-    : (process.env.PATH ?? '/usr/bin:/bin').split(delimiter).map((dir) => join(dir || '.', wanted));
-  for (const candidate of candidates) {
-    const usable = await access(candidate, constants.X_OK).then(
-      () => true,
-      () => false,
-    );
-    if (usable) return candidate;
-  }
-  throw new EngineError('host_unfit', `QEMU (${wanted}) is not installed`, { remedy: REMEDY });
-}
+export const findQemu = programFinder<QemuBinary>({
+  title: 'QEMU',
+  wanted: () => process.env.FORKD_QEMU ?? 'qemu-system-x86_64',
+  remedy: REMEDY,
+  async inspect(path) {
+    const [version, sha256, firmware] = await Promise.all([
+      versionOf(path),
+      sha256File(path),
+      firmwareOf(path),
+    ]);
+    return { path, version, sha256, firmware };
+  },
+});
 
 async function versionOf(path: string): Promise<string> {
   const { stdout } = await run(path, ['--version'], { timeout: 10_000 }).catch((error: unknown) => {
