@@ -11,7 +11,7 @@
  *   ring.c     byte rings addressed by absolute offset
  *   spawn.c    starting a process        process.c  its life: output, timeout, end, attach
  *   group.c    cgroups: limits, freeze, kill, oom
- *   jobs.c     worker threads, for verbs that may block
+ *   jobs.c     jobs of verbs that may block: queue, channels, cancellation      job_worker.c  their threads, what bodies call
  *   files.c    READ WRITE STAT LIST MKDIR RENAME REMOVE SYMLINK SETATTR (jobs)
  *   watch.c    WATCH    dial.c  DIAL    machine.c  HELLO and the other machine verbs    metrics.c  METRICS
  *

@@ -6,13 +6,9 @@
  * Only the main thread touches slots and the queue; worker and main share a job's fields under its lock. A worker that has
  * something to tell writes the eventfd, and the main thread pumps all that are busy.
  */
-#include "jobs.h"
-#include "paths.h"
+#include "job.h"
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -22,44 +18,7 @@
 #define STREAMS 12 /* of the workers: a host that does not read its downloads leaves the others to short verbs */
 #define APART 64
 #define WAITING FK_MAX_REQUESTS /* each request that there can be: memory of those that never waited is never touched */
-#define REQUEST_MAX 16384
-#define STAGE 65536
-#define STACK (512 * 1024)
 #define RESET_GRACE_MS 2000 /* a body that hangs in the kernel is left behind after that; its reset is answered */
-
-/* One thread writes, the other reads; `first` and `end` change under the lock. */
-struct stage {
-  uint64_t first, end;
-  uint8_t bytes[STAGE];
-};
-
-enum answer { ANSWER_NONE, ANSWER_REPLY, ANSWER_FAIL };
-
-struct job {
-  pthread_t thread;
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
-  int cancel_fd;
-  bool started;
-
-  /* main thread only */
-  struct slot *slot; /* NULL once the slot is answered or gone */
-  bool busy, input, output, answered, was_reset, pumping;
-  struct timer grace;
-
-  /* under the lock */
-  job_body *body;
-  bool finished, cancelled, input_ended;
-  enum answer answer;
-  int status, err;
-  struct stage in, out;
-
-  /* written by one side before a flag of above tells the other */
-  size_t request_size;
-  uint8_t request[REQUEST_MAX];
-  struct out reply, last;
-  char message[2048];
-};
 
 struct waiting {
   struct slot *slot;
@@ -73,7 +32,7 @@ struct waiting {
 static struct job jobs[WORKERS + APART];
 static struct waiting queue_entries[WAITING];
 static struct waiting *queue_first, *queue_free;
-static struct watched wake = {.fd = -1};
+struct watched job_wake = {.fd = -1};
 
 static void pump(struct job *j);
 static void on_input(struct slot *s);
@@ -86,157 +45,6 @@ static void waiting_release(struct slot *s);
 static const struct slot_ops job_ops = {on_input, on_writable, on_reset, on_release};
 static const struct slot_ops waiting_ops = {NULL, NULL, waiting_reset, waiting_release};
 static const struct slot_ops no_ops = {NULL, NULL, NULL, NULL};
-
-/* ---- the worker's side ------------------------------------------------------------------------------------------- */
-
-static void tell_main(void) {
-  uint64_t one = 1;
-  while (write(wake.fd, &one, sizeof one) < 0 && errno == EINTR)
-    ;
-}
-
-static void *worker(void *argument) {
-  struct job *j = argument;
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, NULL); /* signals are the main thread's */
-  for (;;) {
-    pthread_mutex_lock(&j->lock);
-    while (!j->body || j->finished)
-      pthread_cond_wait(&j->changed, &j->lock);
-    job_body *body = j->body;
-    pthread_mutex_unlock(&j->lock);
-
-    struct fields f = {j->request, j->request_size};
-    body(j, &f);
-
-    pthread_mutex_lock(&j->lock);
-    if (j->answer == ANSWER_NONE) {
-      j->answer = ANSWER_FAIL;
-      j->status = j->cancelled ? ST_CANCELLED : ST_IO;
-      snprintf(j->message, sizeof j->message, "%s", j->cancelled ? "the request was cancelled" : "the request was not answered");
-    }
-    if (j->status < 0) j->status = j->cancelled ? ST_CANCELLED : ST_OK;
-    j->finished = true;
-    pthread_mutex_unlock(&j->lock);
-    tell_main();
-  }
-  return NULL;
-}
-
-void job_reply(struct job *j, const struct out *o) {
-  if (o) {
-    memcpy(j->reply.bytes, o->bytes, o->size);
-    j->reply.size = o->size;
-    j->reply.overflow = o->overflow;
-  }
-  pthread_mutex_lock(&j->lock);
-  if (j->answer == ANSWER_NONE) j->answer = ANSWER_REPLY;
-  pthread_mutex_unlock(&j->lock);
-  tell_main();
-}
-
-static void job_result(struct job *j, int status, int err) {
-  pthread_mutex_lock(&j->lock);
-  j->status = status;
-  j->err = err;
-  pthread_mutex_unlock(&j->lock);
-}
-
-void job_fail(struct job *j, int status, int err, const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(j->message, sizeof j->message, format, arguments);
-  va_end(arguments);
-  pthread_mutex_lock(&j->lock);
-  bool begun = j->answer == ANSWER_REPLY;
-  if (!begun) {
-    j->answer = ANSWER_FAIL;
-    j->status = status;
-    j->err = err;
-  }
-  pthread_mutex_unlock(&j->lock);
-  if (begun) {
-    j->last.size = 0;
-    out_bytes(&j->last, F_MESSAGE, j->message, strlen(j->message));
-    job_result(j, status, err);
-  }
-  tell_main();
-}
-
-void job_fail_path(struct job *j, int err, const char *verb, const char *path) {
-  char shown[SHOWN_PATH];
-  job_fail(j, status_of_errno(err), err, "cannot %s %s: %s", verb, show_path(path, shown), strerror(err));
-}
-
-void job_done(struct job *j, int status, int err, const struct out *o) {
-  if (o) {
-    memcpy(j->last.bytes, o->bytes, o->size);
-    j->last.size = o->size;
-    j->last.overflow = o->overflow;
-  }
-  job_result(j, status, err);
-}
-
-bool job_write(struct job *j, const void *bytes, size_t length) {
-  const uint8_t *from = bytes;
-  pthread_mutex_lock(&j->lock);
-  while (length > 0 && !j->cancelled) {
-    size_t space = STAGE - (size_t)(j->out.end - j->out.first);
-    if (space == 0) {
-      pthread_cond_wait(&j->changed, &j->lock);
-      continue;
-    }
-    size_t at = j->out.end % STAGE;
-    size_t n = length < space ? length : space;
-    if (n > STAGE - at) n = STAGE - at;
-    pthread_mutex_unlock(&j->lock);
-    memcpy(j->out.bytes + at, from, n);
-    from += n;
-    length -= n;
-    pthread_mutex_lock(&j->lock);
-    j->out.end += n;
-    pthread_mutex_unlock(&j->lock);
-    tell_main();
-    pthread_mutex_lock(&j->lock);
-  }
-  bool whole = !j->cancelled;
-  pthread_mutex_unlock(&j->lock);
-  return whole;
-}
-
-ssize_t job_read(struct job *j, void *bytes, size_t capacity) {
-  pthread_mutex_lock(&j->lock);
-  while (!j->cancelled && j->in.first == j->in.end && !j->input_ended)
-    pthread_cond_wait(&j->changed, &j->lock);
-  bool cancelled = j->cancelled;
-  size_t at = j->in.first % STAGE;
-  size_t n = (size_t)(j->in.end - j->in.first);
-  pthread_mutex_unlock(&j->lock);
-  if (cancelled) return -1;
-  if (n == 0) return 0;
-  if (n > capacity) n = capacity;
-  if (n > STAGE - at) n = STAGE - at;
-  memcpy(bytes, j->in.bytes + at, n);
-  pthread_mutex_lock(&j->lock);
-  j->in.first += n;
-  pthread_mutex_unlock(&j->lock);
-  tell_main();
-  return (ssize_t)n;
-}
-
-bool job_cancelled(struct job *j) {
-  pthread_mutex_lock(&j->lock);
-  bool cancelled = j->cancelled;
-  pthread_mutex_unlock(&j->lock);
-  return cancelled;
-}
-
-int job_cancel_fd(const struct job *j) {
-  return j->cancel_fd;
-}
-
-/* ---- the main thread's side -------------------------------------------------------------------------------------- */
 
 static void detach(struct job *j) {
   struct slot *s = j->slot;
@@ -455,38 +263,17 @@ static void waiting_release(struct slot *s) {
 
 /* ---- start ------------------------------------------------------------------------------------------------------- */
 
-static bool start_thread(struct job *j, bool apart) {
-  if (j->started) return true;
-  j->cancel_fd = apart ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
-  if (apart && j->cancel_fd < 0) return false;
-  pthread_mutexattr_t inherit; /* the main thread runs ahead of all others; a worker that holds what it waits for, too */
-  pthread_mutexattr_init(&inherit);
-  pthread_mutexattr_setprotocol(&inherit, PTHREAD_PRIO_INHERIT);
-  pthread_mutex_init(&j->lock, &inherit);
-  pthread_mutexattr_destroy(&inherit);
-  pthread_cond_init(&j->changed, NULL);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, STACK);
-  int err = pthread_create(&j->thread, &attributes, worker, j);
-  pthread_attr_destroy(&attributes);
-  if (err && j->cancel_fd >= 0) close(j->cancel_fd);
-  j->started = err == 0;
-  if (err) log_line("jobs: cannot start a thread: %s", strerror(err));
-  return j->started;
-}
-
 /* False, and the slot failed, when a job of this request cannot be. */
 static bool prepare(struct slot *s, const struct fields *f) {
   if (f->size > REQUEST_MAX) {
     slot_fail(s, ST_TOO_LONG, 0, "the request's fields are %zu bytes: this verb takes at most %d", f->size, REQUEST_MAX);
     return false;
   }
-  if (wake.fd >= 0) return true;
+  if (job_wake.fd >= 0) return true;
   int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  wake.fd = fd;
-  wake.ready = on_wake;
-  if (fd >= 0 && loop_add(&wake, EPOLLIN) == 0) {
+  job_wake.fd = fd;
+  job_wake.ready = on_wake;
+  if (fd >= 0 && loop_add(&job_wake, EPOLLIN) == 0) {
     for (size_t i = 0; i < WAITING; i++) {
       queue_entries[i].next = queue_free;
       queue_free = &queue_entries[i];
@@ -495,7 +282,7 @@ static bool prepare(struct slot *s, const struct fields *f) {
   }
   int err = errno;
   if (fd >= 0) close(fd);
-  wake.fd = -1;
+  job_wake.fd = -1;
   slot_fail(s, status_of_errno(err), err, "cannot make an eventfd: %s", strerror(err));
   return false;
 }
@@ -504,7 +291,7 @@ void job_start_with(struct slot *s, job_body *body, const struct fields *f, bool
   if (!prepare(s, f)) return;
   bool any = false;
   for (int i = 0; i < WORKERS; i++)
-    any |= start_thread(&jobs[i], false);
+    any |= job_thread_start(&jobs[i], false);
   struct waiting *w = queue_free;
   if (!any) {
     slot_fail(s, ST_NO_MEMORY, 0, "the guest has no room for a thread of the agent");
@@ -540,7 +327,7 @@ void job_start_apart(struct slot *s, job_body *body, const struct fields *f, boo
   for (int i = WORKERS; i < WORKERS + APART; i++) {
     struct job *j = &jobs[i];
     if (j->busy) continue;
-    if (start_thread(j, true)) begin(j, s, body, false, output, f->data, f->size);
+    if (job_thread_start(j, true)) begin(j, s, body, false, output, f->data, f->size);
     else slot_fail(s, ST_NO_MEMORY, 0, "the guest has no room for a thread of the agent");
     return;
   }
