@@ -12,34 +12,23 @@ import {
   type SandboxInfo,
   type SandboxState,
 } from '@forkd/api';
-import { type Engine, EngineError, type Machine, messageOf, newId, type VmmExit } from '@forkd/engine';
+import { type Engine, EngineError, type Machine, messageOf, type VmmExit } from '@forkd/engine';
 import { ApiError, toApiError } from './errors.js';
 import { exitInfo } from './exit-info.js';
 import { type Interpreters, openInterpreters } from './interpreters.js';
 import type { Log } from './log.js';
-import type { Registry, SandboxRow } from './registry/registry.js';
-import { factsOf, infoOf } from './sandbox-info.js';
-
-/** A sandbox that this daemon knows. */
-interface Entry {
-  row: SandboxRow;
-  machine: Machine | null;
-  interpreters: Interpreters | null;
-  /** Set while it is being removed; later removals join. */
-  removal: Promise<void> | null;
-}
+import type { SandboxRow } from './registry/registry.js';
+import { factsOf } from './sandbox-info.js';
+import { type Entry, SandboxTable, type SandboxTableOptions } from './sandbox-table.js';
 
 export interface ForkReportEntry {
   sandboxes: SandboxInfo[];
   failures: ForkFailure[];
 }
 
-export interface SandboxesOptions {
+export interface SandboxesOptions extends SandboxTableOptions {
   engine: Engine;
-  registry: Registry;
   log: Log;
-  /** Whether a snapshot was branched off a sandbox. */
-  hasBranched?: (id: string) => boolean;
   /** Called before a sandbox is removed, and waited for: what is written of it comes to its end. */
   beforeRemove?: (id: string, machine: Machine | null) => Promise<void>;
   /** Called whenever the number of live sandboxes may have changed. */
@@ -53,13 +42,11 @@ const adoptAtOnce = 16;
 
 export class Sandboxes {
   readonly #options: SandboxesOptions;
-  readonly #entries = new Map<string, Entry>();
-  /** Ids whose place another sandbox has taken. */
-  readonly #aliases: Map<string, string>;
+  readonly #table: SandboxTable;
 
   constructor(options: SandboxesOptions) {
     this.#options = options;
-    this.#aliases = options.registry.aliases();
+    this.#table = new SandboxTable(options);
   }
 
   /** Finishes what an earlier daemon began, and takes over what lives. */
@@ -98,21 +85,12 @@ export class Sandboxes {
         problem: `${quoteValue(n)} is not in 1 to ${maxChildren}`,
       });
     }
-    const metadata = request.metadata ?? {};
-    const entries = Array.from({ length: n }, (_, index) =>
-      this.#newEntry(snapshotId, request, index, metadata),
-    );
-    try {
-      registry.journal(entries.map((entry) => entry.row));
-    } catch (error) {
-      for (const { row } of entries) this.#entries.delete(row.id);
-      throw error;
-    }
+    const entries = this.#table.enterChildren(snapshotId, request, n);
     const index = new Map(entries.map((entry, at) => [entry.row.id, at]));
     const failures: ForkFailure[] = [];
     const settled = new Set<string>();
     const settle = (id: string, result: { machine: Machine } | { error: unknown }) => {
-      const entry = this.#entries.get(id);
+      const entry = this.#table.find(id);
       if (entry === undefined || settled.has(id)) return;
       settled.add(id);
       if ('machine' in result) {
@@ -130,7 +108,7 @@ export class Sandboxes {
           id: row.id,
           hostname: row.hostname,
           env: request.env ?? {},
-          metadata: JSON.stringify(metadata),
+          metadata: JSON.stringify(row.metadata),
         })),
         signal,
         onChild: (result) => settle(result.id, result),
@@ -147,7 +125,9 @@ export class Sandboxes {
     // A daemon that dies after the answer must find them as running, not as half made.
     registry.flush();
     failures.sort((a, b) => a.index - b.index);
-    const sandboxes = entries.filter((entry) => entry.machine !== null).map((entry) => this.#info(entry));
+    const sandboxes = entries
+      .filter((entry) => entry.machine !== null)
+      .map((entry) => this.#table.info(entry));
     const first = failures[0];
     if (sandboxes.length === 0 && first !== undefined) {
       throw new ApiError('fork_failed', { n, problem: first.error.error }, { details: { failures } });
@@ -157,27 +137,27 @@ export class Sandboxes {
 
   /** All sandboxes, oldest first. */
   list(): SandboxInfo[] {
-    return [...this.#entries.values()].map((entry) => this.#info(entry));
+    return this.#table.entries.map((entry) => this.#table.info(entry));
   }
 
   /** The same, with the memory of each that runs. */
   async listWithMemory(): Promise<SandboxInfo[]> {
-    return Promise.all([...this.#entries.keys()].map((id) => this.info(id)));
+    return Promise.all(this.#table.entries.map(({ row }) => this.info(row.id)));
   }
 
   /** One sandbox, with its memory when it runs. */
   async info(id: string): Promise<SandboxInfo> {
-    const entry = this.#entry(id);
-    const info = this.#info(entry);
+    const entry = this.#table.get(id);
+    const info = this.#table.info(entry);
     if (entry.row.state !== 'running' || entry.machine === null) return info;
     // It may end while it is measured: then it is shown without.
     const bytes = await entry.machine.memoryBytes().catch(() => undefined);
-    return bytes === undefined ? this.#info(entry) : { ...info, memory_bytes: bytes };
+    return bytes === undefined ? this.#table.info(entry) : { ...info, memory_bytes: bytes };
   }
 
   /** The machine of a sandbox that runs. @throws ApiError that says why it has none. */
   async machine(id: string): Promise<Machine> {
-    const entry = this.#entry(id);
+    const entry = this.#table.get(id);
     if (entry.row.state === 'unreachable') await this.#adopt(entry);
     const { row, machine } = entry;
     if (row.state === 'running' && machine !== null) return machine;
@@ -190,7 +170,7 @@ export class Sandboxes {
 
   /** What a failed call to a sandbox is called: where it has ended meanwhile, that is why. */
   explain(id: string | undefined, error: ApiError): ApiError {
-    const entry = this.#entries.get(this.#aliases.get(id ?? '') ?? id ?? '');
+    const entry = this.#table.find(id ?? '');
     if (entry?.row.state !== 'exited' || error.code !== 'guest_unreachable') return error;
     return exitedError(entry.row, error);
   }
@@ -198,20 +178,20 @@ export class Sandboxes {
   /** Warm interpreters of a sandbox that runs. */
   async interpreters(id: string): Promise<Interpreters> {
     const machine = await this.machine(id);
-    const entry = this.#entry(id);
+    const entry = this.#table.get(id);
     entry.interpreters ??= openInterpreters(machine);
     return entry.interpreters;
   }
 
   async logs(id: string): Promise<{ console: string; vmm: string }> {
-    const { machine, row } = this.#entry(id);
+    const { machine, row } = this.#table.get(id);
     if (machine !== null) return machine.logs();
     return { console: '', vmm: row.exit?.last_words ?? '' };
   }
 
   /** Ends a sandbox and removes all it had. A second call joins the first. */
   async remove(id: string): Promise<void> {
-    const entry = this.#entry(id);
+    const entry = this.#table.get(id);
     if (entry.row.state === 'forking') {
       throw new ApiError('sandbox_not_running', { value: id, state: 'forking' });
     }
@@ -226,11 +206,9 @@ export class Sandboxes {
    * dies meanwhile leaves both, or the one in its new place.
    */
   async replace(id: string, by: string): Promise<SandboxInfo> {
-    const old = this.#entry(id).row;
-    const { row } = this.#entry(by);
-    this.#options.registry.setAlias(old.id, row.id);
-    for (const name of this.#aliasesOf(old.id)) this.#aliases.set(name, row.id);
-    this.#aliases.set(old.id, row.id);
+    const old = this.#table.get(id).row;
+    const { row } = this.#table.get(by);
+    this.#table.passNames(old.id, row.id);
     row.metadata = { ...row.metadata, ...old.metadata };
     this.#options.registry.record(row);
     await this.remove(old.id);
@@ -239,65 +217,28 @@ export class Sandboxes {
 
   /** Ids of the sandboxes that keep a snapshot from being removed: all but those that have ended. */
   dependents(snapshotId: string): string[] {
-    const live = [...this.#entries.values()].filter(({ row }) => row.state !== 'exited');
+    const live = this.#table.entries.filter(({ row }) => row.state !== 'exited');
     return live.filter(({ row }) => row.snapshotId === snapshotId).map(({ row }) => row.id);
   }
 
   /** Number of sandboxes by state. */
   counts(): Record<SandboxState, number> {
-    const counts: Record<SandboxState, number> = {
-      forking: 0,
-      running: 0,
-      stopping: 0,
-      exited: 0,
-      unreachable: 0,
-    };
-    for (const { row } of this.#entries.values()) counts[row.state] += 1;
-    return counts;
+    return this.#table.counts();
   }
 
   /** Number of sandboxes that use the host. */
   get live(): number {
-    let live = 0;
-    for (const { row } of this.#entries.values()) if (row.state !== 'exited') live += 1;
-    return live;
+    return this.#table.live;
   }
 
   /** Lets go of all: they run on, to be adopted by the next daemon. */
   async detach(): Promise<void> {
-    const entries = [...this.#entries.values()];
-    this.#entries.clear();
     await Promise.allSettled(
-      entries.map(async (entry) => {
+      this.#table.release().map(async (entry) => {
         await entry.interpreters?.close();
         await entry.machine?.detach();
       }),
     );
-  }
-
-  #newEntry(
-    snapshotId: string,
-    request: ForkRequest,
-    index: number,
-    metadata: Record<string, string>,
-  ): Entry {
-    const id = newId('sb');
-    const row: SandboxRow = {
-      id,
-      snapshotId,
-      snapshotRef: request.snapshot_tag,
-      state: 'forking',
-      createdAt: Date.now(),
-      hostname: request.hostname_prefix === undefined ? id : `${request.hostname_prefix}-${index}`,
-      generation: null,
-      pid: null,
-      metadata,
-      machine: null,
-      exit: null,
-    };
-    const entry: Entry = { row, machine: null, interpreters: null, removal: null };
-    this.#entries.set(id, entry);
-    return entry;
   }
 
   #started(entry: Entry, machine: Machine): void {
@@ -323,7 +264,7 @@ export class Sandboxes {
   #exited(entry: Entry, exit: VmmExit): void {
     const { row } = entry;
     // Whoever removes it, or has let go of it, knows already.
-    if (row.state === 'stopping' || this.#entries.get(row.id) !== entry) return;
+    if (row.state === 'stopping' || !this.#table.holds(entry)) return;
     entry.interpreters?.close().catch(() => undefined);
     entry.interpreters = null;
     row.state = 'exited';
@@ -356,12 +297,7 @@ export class Sandboxes {
   }
 
   #drop(entry: Entry): void {
-    const { id } = entry.row;
-    this.#entries.delete(id);
-    this.#options.registry.forget(id);
-    const names = this.#aliasesOf(id);
-    for (const name of names) this.#aliases.delete(name);
-    if (names.length > 0) this.#options.registry.dropAliases(id);
+    this.#table.drop(entry);
     this.#options.onChange?.(entry.row.snapshotId);
   }
 
@@ -369,7 +305,7 @@ export class Sandboxes {
   async #undo(entries: readonly Entry[], settled: ReadonlySet<string>): Promise<void> {
     await Promise.allSettled(
       entries.map(async (entry) => {
-        if (this.#entries.get(entry.row.id) !== entry) return;
+        if (!this.#table.holds(entry)) return;
         if (settled.has(entry.row.id)) await this.remove(entry.row.id);
         else this.#drop(entry);
       }),
@@ -377,8 +313,7 @@ export class Sandboxes {
   }
 
   async #recoverRow(row: SandboxRow): Promise<void> {
-    const entry: Entry = { row, machine: null, interpreters: null, removal: null };
-    this.#entries.set(row.id, entry);
+    const entry = this.#table.enter(row);
     if (row.state === 'forking' || row.state === 'stopping') {
       // Nobody ever got an answer with this id, or somebody wanted it gone.
       await this.#options.engine.sweep(row.id);
@@ -406,30 +341,6 @@ export class Sandboxes {
       registry.record(entry.row);
     }
   }
-
-  #info({ row, machine }: Entry): SandboxInfo {
-    const aliases = this.#aliasesOf(row.id);
-    return {
-      ...infoOf(row, machine),
-      ...(aliases.length > 0 && { aliases }),
-      has_branched: this.#options.hasBranched?.(row.id) ?? false,
-    };
-  }
-
-  #aliasesOf(id: string): string[] {
-    return [...this.#aliases].filter(([, target]) => target === id).map(([name]) => name);
-  }
-
-  #entry(id: string): Entry {
-    const entry = this.#entries.get(id) ?? this.#entries.get(this.#aliases.get(id) ?? '');
-    if (entry === undefined) throw new ApiError('sandbox_not_found', { value: shown(id) });
-    return entry;
-  }
-}
-
-/** An id as it stands in a message: as it is when it looks like one, else quoted. */
-function shown(id: string): string {
-  return /^[A-Za-z0-9_-]{1,64}$/.test(id) ? id : quoteValue(id);
 }
 
 function exitedError(row: SandboxRow, cause?: unknown): ApiError {
