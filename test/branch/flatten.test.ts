@@ -53,7 +53,13 @@ describe('flattening', long, () => {
     expect(await inChild(again.id, `${count}; cat /dev/shm/last`)).toBe(`${half}\nlast`);
     await using next = await branch(box);
     expect(await inChild(next.id, `${count}; cat /dev/shm/last`)).toBe(`${half}\nlast`);
-    expect(readdirSync(zeroed.info.dir).sort()).toEqual(['base', 'manifest.json', 'state', 'whole']);
+    expect(readdirSync(zeroed.info.dir).sort()).toEqual([
+      'base',
+      'durable',
+      'manifest.json',
+      'state',
+      'whole',
+    ]);
     expect((await client().snapshots.verify(zeroed.id)).ok).toBe(true);
   });
 

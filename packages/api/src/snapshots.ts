@@ -18,6 +18,10 @@ export const SnapshotInfo = Type.Object(
     dir: Type.String({ description: 'Directory on the host.' }),
     created_at_unix: Type.Integer({ description: 'Seconds since the epoch.' }),
     status: SnapshotStatus,
+    durable: Type.Boolean({
+      description:
+        'Whether it outlives a crash of the host: it was synced, with all that it stands on. A moment after it is ready.',
+    }),
     bootable: Type.Boolean({ description: 'Whether this host can fork it now.' }),
     warning: Type.Optional(Type.String({ description: 'Why it is not bootable.' })),
     template: Type.Optional(Type.String({ description: 'Name of the template that was built.' })),

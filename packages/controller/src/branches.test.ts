@@ -176,6 +176,43 @@ describe('a branch that is being written', () => {
   });
 });
 
+describe('a branch that is ready and not durable yet', () => {
+  const tagsOnDisk = () => {
+    const registry = new Registry(join(home, 'registry.db'));
+    try {
+      return [...registry.tags().keys()];
+    } finally {
+      registry.close();
+    }
+  };
+
+  it('can be forked by its tag, which is written down when it is durable', async () => {
+    const synced = withResolvers();
+    test.engine.branchSynced = () => synced.promise;
+    const { status, body } = await branch({ tag: 'half' });
+    expect({ status, body }).toMatchObject({ status: 201, body: { status: 'ready', durable: false } });
+    expect(await fork('half')).toMatch(/^sb-/);
+    expect(tagsOnDisk()).toEqual(['base']);
+    const more = test.call<SnapshotInfo>('POST', `/v1/snapshots/${body.id}/tag`, { tag: 'more' });
+    synced.resolve();
+    expect(await more).toMatchObject({ body: { tags: ['half', 'more'], durable: true } });
+    expect(tagsOnDisk().sort()).toEqual(['base', 'half', 'more']);
+  });
+
+  it('keeps its tag when the daemon is another one, and tells when it cannot be made so', async () => {
+    test.engine.branchSynced = () => new Promise(() => undefined);
+    const { id } = (await branch({ tag: 'half' })).body;
+    await restart();
+    expect(await info('half')).toMatchObject({ id, status: 'ready' });
+    const synced = withResolvers();
+    test.engine.branchSynced = () => synced.promise;
+    await fork('base').then((other) => branch({ tag: 'other' }, other));
+    synced.reject(new Error('the disk broke'));
+    expect(tagsOnDisk()).not.toContain('other');
+    expect((await test.call('DELETE', '/v1/snapshots/other')).status).toBe(204);
+  });
+});
+
 describe('a daemon that starts again', () => {
   it('tells of a branch that was broken off as failed, once', async () => {
     await test[Symbol.asyncDispose]();

@@ -44,7 +44,7 @@ export class Branches {
   }
 
   /**
-   * Captures a sandbox. Without `wait: false`, until the snapshot is written and synced.
+   * Captures a sandbox. Without `wait: false`, until the snapshot is written and can be forked.
    *
    * @param signal The caller went away: a capture that has not begun does not begin. What was captured is kept.
    * @throws ApiError tag_exists, busy (at the most that a host takes), sandbox_not_running; errors of the engine. The source runs on.
@@ -167,7 +167,7 @@ export class Branches {
     try {
       const { manifest, copyMs, physicalBytes } = await branching.ready;
       const { reason } = branching;
-      await snapshots.completed(manifest, draft.row.tag, {
+      snapshots.completed(manifest, draft.row.tag, {
         copyMs,
         physicalBytes,
         ...(reason !== undefined && { reason }),

@@ -9,6 +9,8 @@ export interface SnapshotContext {
   dir: string;
   /** Number of live sandboxes that continue from it. */
   sandboxes: number;
+  /** Whether it outlives a crash of the host. */
+  durable: boolean;
 }
 
 /** How long the copy of a branch took, and how it came about; known to the daemon that took it. */
@@ -79,8 +81,8 @@ export function damagedInfo(id: string, context: SnapshotContext, error: unknown
   };
 }
 
-function named(id: string, { tags, dir, sandboxes }: SnapshotContext) {
-  return { tag: tags[0] ?? id, tags, id, dir, sandboxes };
+function named(id: string, { tags, dir, sandboxes, durable }: SnapshotContext) {
+  return { tag: tags[0] ?? id, tags, id, dir, sandboxes, durable };
 }
 
 function machineOf(manifest: Manifest) {

@@ -29,6 +29,13 @@ export interface SnapshotsOptions {
   dependents: (snapshotId: string) => string[];
 }
 
+/** As much of a snapshot as its tags are kept with: of a manifest, or of the journal where that cannot be read. */
+interface NamedSnapshot {
+  id: string;
+  template: string | { name: string };
+  createdAt: number;
+}
+
 export class Snapshots {
   /** What is being branched off. */
   readonly drafts: Drafts;
@@ -60,9 +67,10 @@ export class Snapshots {
         registry.dropSnapshot(row.id);
         continue;
       }
-      const manifest = await this.manifest(row.id).catch(() => null);
-      if (manifest !== null) this.#name(manifest, row.tag);
-      else this.drafts.adopt({ ...row, status: 'failed', problem: 'the daemon ended while it was written' });
+      const manifest = await this.manifest(row.id).catch((error: unknown) => (isGone(error) ? null : row));
+      if (manifest === null)
+        this.drafts.adopt({ ...row, status: 'failed', problem: 'the daemon ended while it was written' });
+      else this.#complete(manifest, row.tag);
     }
     const tagged = new Set(this.#tags.values());
     const candidates: Manifest[] = [];
@@ -212,6 +220,7 @@ export class Snapshots {
   async tag(ref: string, tag: string, move: boolean): Promise<SnapshotInfo> {
     const id = this.resolve(ref);
     const manifest = await this.#named(ref, () => this.manifest(id));
+    await this.#named(ref, () => this.#options.engine.durable(id));
     const taken = this.#tags.get(tag);
     if (taken !== id && !(move && taken !== undefined)) this.assertFree(tag);
     if (taken !== id) await this.moveTag(tag, manifest);
@@ -219,17 +228,10 @@ export class Snapshots {
   }
 
   /** What a branch has written exists: from now on it is a snapshot. Its tag may have been taken meanwhile, by a build. */
-  async completed(manifest: Manifest, tag: string | null, facts: BranchFacts): Promise<void> {
+  completed(manifest: Manifest, tag: string | null, facts: BranchFacts): void {
     this.#branchFacts.set(manifest.id, facts);
-    try {
-      this.#name(manifest, tag);
-    } catch (error) {
-      // Its name could not be written down: then the branch has failed, and nothing of it stays.
-      this.#manifests.delete(manifest.id);
-      this.#branchFacts.delete(manifest.id);
-      await this.#options.engine.removeSnapshot(manifest.id);
-      throw error;
-    }
+    this.#manifests.set(manifest.id, manifest);
+    this.#complete(manifest, tag);
   }
 
   /**
@@ -318,15 +320,33 @@ export class Snapshots {
     return tags.sort();
   }
 
-  #point(tag: string, { id, template, createdAt }: Manifest): void {
-    this.#options.registry.moveTag(tag, { id, template: template.name, createdAt });
+  #point(tag: string, { id, template, createdAt }: NamedSnapshot): void {
+    const name = typeof template === 'string' ? template : template.name;
+    this.#options.registry.moveTag(tag, { id, template: name, createdAt });
     this.#tags.set(tag, id);
   }
 
-  #name(manifest: Manifest, tag: string | null): void {
-    this.#manifests.set(manifest.id, manifest);
-    if (tag !== null && !this.#tags.has(tag)) this.#point(tag, manifest);
-    else this.#options.registry.completeDraft(manifest.id);
+  /**
+   * Names what a branch has written. The registry hears of it when it is durable: until then the journal has it as being written, so that the
+   * daemon after a crash of the host names it again, or tells that it has failed.
+   */
+  #complete(snapshot: NamedSnapshot, tag: string | null): void {
+    if (tag !== null && !this.#tags.has(tag)) this.#tags.set(tag, snapshot.id);
+    this.#settle(snapshot, tag).catch((error: unknown) => {
+      if (this.#removing.has(snapshot.id) || isGone(error)) return;
+      this.#manifests.delete(snapshot.id);
+      this.#options.log.error(
+        { snapshot: snapshot.id, tag, err: error },
+        'a branch may not outlive this boot',
+      );
+    });
+  }
+
+  async #settle(snapshot: NamedSnapshot, tag: string | null): Promise<void> {
+    await this.#options.engine.durable(snapshot.id);
+    if (this.#removing.has(snapshot.id)) return;
+    if (tag !== null && this.#tags.get(tag) === snapshot.id) this.#point(tag, snapshot);
+    else this.#options.registry.completeDraft(snapshot.id);
   }
 
   /** Live sandboxes that continue from a snapshot, and branches in the making that may stand on it. */
@@ -395,7 +415,12 @@ export class Snapshots {
 
   #context(id: string): SnapshotContext {
     const { engine, dependents } = this.#options;
-    return { tags: this.tagsOf(id), dir: engine.snapshotDirectory(id), sandboxes: dependents(id).length };
+    return {
+      tags: this.tagsOf(id),
+      dir: engine.snapshotDirectory(id),
+      sandboxes: dependents(id).length,
+      durable: engine.isDurable(id),
+    };
   }
 
   /** Errors name the snapshot as the caller did. */

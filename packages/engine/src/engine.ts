@@ -222,6 +222,20 @@ class LocalEngine implements Engine {
     await this.#store.remove(snapshotId);
   }
 
+  async durable(snapshotId: string): Promise<void> {
+    try {
+      await this.#store.durable(snapshotId);
+    } catch (error) {
+      // It has failed: nobody forks from what is remembered of it.
+      this.#sources.clear();
+      throw error;
+    }
+  }
+
+  isDurable(snapshotId: string): boolean {
+    return this.#store.isDurable(snapshotId);
+  }
+
   async fork(request: ForkRequest): Promise<ForkResult[]> {
     // Its files stay where they are until all children have them.
     const { source, pin } = await this.#pinned(request.snapshotId);
@@ -271,11 +285,24 @@ class LocalEngine implements Engine {
     const standby = (await readdir(root)).filter((name) => name.startsWith(STANDBY_PREFIX));
     await Promise.all(standby.map((name) => sweepSandbox(join(root, name), this.#shimBinary)));
     const scratch = await Promise.all(scratchParents.map((name) => sweepScratch(join(this.home, name))));
-    return [...standby, ...scratch.flat(), ...(await this.#store.sweep())];
+    const left = [...standby, ...scratch.flat(), ...(await this.#store.sweep())];
+    await this.#recoverSnapshots();
+    return left;
+  }
+
+  async #recoverSnapshots(): Promise<void> {
+    const { verified, failed } = await this.#store.recover();
+    for (const id of verified)
+      this.#log(
+        'info',
+        `snapshot ${id} had not been synced when the host went down: it was read and is whole`,
+      );
+    for (const { id, problem } of failed) this.#log('error', `snapshot ${id} has failed: ${problem}`);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#standby[Symbol.asyncDispose]();
+    await this.#store.settled();
     this.#sources.clear();
   }
 

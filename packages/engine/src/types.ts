@@ -63,7 +63,7 @@ export interface Branching {
   reason?: string;
   /** From the last guest instruction before to the first after, ms. */
   pauseMs: number;
-  /** The snapshot, once it is written and synced. */
+  /** The snapshot, once it is written. It is being synced then; see {@link Engine.durable}. */
   ready: Promise<BranchedSnapshot>;
 }
 
@@ -218,6 +218,10 @@ export interface Engine extends AsyncDisposable {
   /** Calls `listener` with the new manifest of each snapshot that was flattened, also by itself. */
   onFlattened(listener: (manifest: Manifest) => void): void;
   removeSnapshot(snapshotId: string): Promise<void>;
+  /** Resolves when it has been synced, with all that it stands on. EngineError cancelled when it is removed meanwhile, insufficient_disk. */
+  durable(snapshotId: string): Promise<void>;
+  /** Whether a snapshot, whose manifest was read, outlives a crash of the host. */
+  isDurable(snapshotId: string): boolean;
   /** EngineError before anything has started when none can (memory, compatibility); else a result per child. */
   fork(request: ForkRequest): Promise<ForkResult[]>;
   standbyReport(): StandbyReport;
@@ -227,6 +231,9 @@ export interface Engine extends AsyncDisposable {
   adopt(sandboxId: string): Promise<Machine>;
   /** Removes what is left of a sandbox whose VMM is gone or must go: kills by identity, ends its shim, removes the directory. */
   sweep(sandboxId: string): Promise<void>;
-  /** Removes half-made snapshots, images and builds of earlier lives. Returns their names. */
+  /**
+   * Removes half-made snapshots, images and builds of earlier lives. Returns their names. Snapshots that an earlier boot of the host may not have
+   * brought to disk are read first: what is not whole is snapshot_corrupt from then on.
+   */
   sweepLeftovers(): Promise<string[]>;
 }

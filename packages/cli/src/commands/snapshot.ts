@@ -125,6 +125,7 @@ function snapshotFacts(it: SnapshotDetail): string {
     ['snapshot', it.id],
     ['tags', it.tags.join(' ') || '-'],
     ['status', it.status],
+    ['durable', it.durable ? 'yes' : 'no: it has not been synced to disk'],
     ['can be forked here', it.bootable ? 'yes' : `no: ${oneLine(it.warning ?? 'unknown')}`],
     ['created', age(it.created_at_unix)],
     ['template', it.template],

@@ -82,6 +82,8 @@ export interface FakeEngineControls {
   failing: Set<number>;
   /** What the writing of each branch waits for; it fails when that does. */
   branchWritten: () => Promise<void>;
+  /** What it waits for until a branch is durable. */
+  branchSynced: () => Promise<void>;
   /** Thrown by fork before anything starts. */
   forkError: Error | null;
   /** Milliseconds of a build's step; a step `wait` lasts until the build is cancelled. */
@@ -162,9 +164,11 @@ export function fakeEngine(options: EngineOptions): Engine & { controls: FakeEng
   const snapshotDir = (id: string) => join(home, 'snapshots', id);
   for (const name of ['run', 'snapshots']) mkdirSync(join(home, name), { recursive: true });
   const machines = new Map<string, FakeMachine>();
+  const durable = new Set<string>();
   const controls: FakeEngineControls = {
     failing: new Set(),
     branchWritten: async () => undefined,
+    branchSynced: async () => undefined,
     forkError: null,
     buildMs: 1,
     buildError: null,
@@ -238,6 +242,12 @@ export function fakeEngine(options: EngineOptions): Engine & { controls: FakeEng
     verifySnapshot: async () => ({ problems: [], bytesRead: 3 }),
     flattenSnapshot: readManifest,
     onFlattened: () => undefined,
+    durable: async (id: string) => {
+      await readManifest(id);
+      if (!durable.has(id)) await controls.branchSynced();
+      durable.add(id);
+    },
+    isDurable: (id: string) => durable.has(id),
     removeSnapshot: async (id: string) => {
       await readManifest(id);
       rmSync(snapshotDir(id), { recursive: true });

@@ -223,10 +223,10 @@ export class Brancher {
     );
   }
 
-  /** After the pause: copies memory, syncs, hashes, and makes the snapshot exist. */
+  /** After the pause: copies memory, hashes, and makes the snapshot exist. It is synced after that. */
   async #write(snapshotId: string, held: Held): Promise<BranchedSnapshot> {
     const { draft, chain, prepared, pauseMs, state, disks, full } = held;
-    const { vmm, manifest, id, log } = this.#source;
+    const { vmm, manifest, id, log, store } = this.#source;
     const { signal } = this.#stop;
     try {
       const layer: CapturedLayer = await vmm.shim.captureCopy(signal);
@@ -251,6 +251,8 @@ export class Brancher {
         branch: parts.branch,
         files: { memory: parts.memory, state: stateEntry, disk: parts.disk },
       });
+      const durable = store.durable(snapshotId);
+      durable.catch(() => {}); // Told to who asks, and by what the snapshot is from then on.
       this.#previous = written;
       this.#covered += disks.length;
       this.#flattenSoon(written);

@@ -11,6 +11,7 @@ import {
 import type { DiskLink } from './chain.js';
 import type { BranchOrigin, Manifest } from './manifest.js';
 import { sealPart } from './seal.js';
+import { syncFile } from './sync.js';
 
 /** Names of the files that stand alone. No layer or overlay has them, so that both can lie in one directory. */
 const BASE = 'base';
@@ -46,6 +47,7 @@ export async function writeFlat(
     const paths = source.disks.map(({ path }) => path);
     await flattenMemory(map, paths, whole, source.diskBytes, { ...options, padded: true });
     const memory = await sealPart(base, BASE, signal);
+    await Promise.all([syncFile(base), syncFile(whole)]);
     return { memory, disk: { ...(await sealPart(whole, WHOLE, signal)), whole: true } };
   } catch (error) {
     await Promise.all([rm(base, { force: true }), rm(whole, { force: true })]);

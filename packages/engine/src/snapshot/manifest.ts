@@ -145,6 +145,8 @@ export const Manifest = Type.Object(
     id: SnapshotId,
     /** Milliseconds since 1970. */
     createdAt: Type.Integer(),
+    /** Boot of the host under which it was written: as long as that lasts, what was written is there, synced or not. */
+    bootId: Type.Optional(Type.String({ maxLength: 64 })),
     template: Type.Object(
       {
         name: Type.String(),

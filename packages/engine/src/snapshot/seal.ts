@@ -3,7 +3,7 @@ import type { Manifest } from './manifest.js';
 import { CHUNK_BYTES, hashChunk, readFully } from './sparse-copy.js';
 
 /**
- * Makes a file part of a snapshot: ours, read-only, synced, and hashed by the chunk.
+ * Makes a file part of a snapshot: ours, read-only, and hashed by the chunk.
  *
  * @param path the file, in the snapshot's temporary directory
  * @param name its name there
@@ -16,7 +16,6 @@ export async function sealPart(
   await using file = await open(path, 'r');
   await file.chown(process.getuid!(), process.getgid!());
   await file.chmod(0o444);
-  await file.sync();
   const { size } = await file.stat();
   const buffer = Buffer.alloc(CHUNK_BYTES);
   const chunks: string[] = [];

@@ -1,14 +1,17 @@
-import { mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import Schema from 'typebox/schema';
 import { EngineError, messageOf } from '../errors.js';
+import { hostBootId } from '../host/boot-id.js';
 import { hostFault } from '../host/fault.js';
 import { isId } from '../ids.js';
 import { type Chain, resolveChain } from './chain.js';
+import { DURABLE, Durability, type RecoveryReport } from './durability.js';
 import { flatOrigin, writeFlat } from './flat.js';
 import { filesOf, Manifest, standsAlone } from './manifest.js';
 import { Readings } from './readings.js';
 import { copySparse } from './sparse-copy.js';
+import { syncDirectory, writeSynced } from './sync.js';
 
 const check = Schema.Compile(Manifest);
 
@@ -28,7 +31,7 @@ const LONGEST_MANIFEST = 16 * 1024 * 1024;
 
 export interface SnapshotDraft extends AsyncDisposable {
   readonly dir: string;
-  /** Writes the manifest, syncs, and renames the directory: from then on the snapshot exists. */
+  /** Writes the manifest, and renames the directory: from then on the snapshot exists, as long as this boot of the host. */
   commit(manifest: Manifest): Promise<Manifest>;
 }
 
@@ -39,7 +42,7 @@ interface Flattening {
 }
 
 /**
- * Snapshots as directories under `snapshots/`: written under a temporary name, synced, renamed. What one shows never changes afterwards;
+ * Snapshots as directories under `snapshots/`: written under a temporary name, renamed, synced. What one shows never changes afterwards;
  * flattening puts other files in the place of its layer.
  */
 export class SnapshotStore {
@@ -49,9 +52,19 @@ export class SnapshotStore {
   readonly #readings = new Readings();
   readonly #flattenings = new Map<string, Flattening>();
   readonly #listeners = new Set<(manifest: Manifest) => void>();
+  readonly #durability: Durability;
+  readonly #bootId: string;
 
-  constructor(home: string) {
+  /** @param bootId of this boot of the host */
+  constructor(home: string, bootId = hostBootId()) {
     this.#root = join(home, 'snapshots');
+    this.#bootId = bootId;
+    this.#durability = new Durability({
+      root: this.#root,
+      directory: (id) => this.directory(id),
+      manifest: (id) => this.manifest(id),
+      below: async (manifest) => (await this.chain(manifest)).links.slice(0, -1),
+    });
   }
 
   /** Makes the store's directory. */
@@ -85,10 +98,44 @@ export class SnapshotStore {
       const files = {} as Manifest['files'];
       for (const name of parts)
         files[name] = { name, ...(await copySparse(join(workDir, name), join(draft.dir, name), signal)) };
-      return await draft.commit({ ...manifest, files, build: build() });
+      const committed = await draft.commit({ ...manifest, files, build: build() });
+      await this.durable(committed.id);
+      return committed;
+    } catch (error) {
+      await this.remove(manifest.id);
+      throw spaceError(error, this.#root);
+    }
+  }
+
+  /**
+   * Syncs a snapshot with what it stands on, so that it outlives a crash of the host. One that is durable costs nothing.
+   *
+   * @throws EngineError cancelled when it is removed meanwhile, snapshot_not_found, snapshot_corrupt, insufficient_disk
+   */
+  async durable(id: string): Promise<void> {
+    try {
+      await this.manifest(id);
+      await this.#durability.ensure(id);
     } catch (error) {
       throw spaceError(error, this.#root);
     }
+  }
+
+  /** Whether a snapshot, whose manifest was read, is durable. */
+  isDurable(id: string): boolean {
+    return this.#durability.has(id);
+  }
+
+  /** At the start: what is not durable and of another boot of the host is read, and is durable then or has failed. */
+  async recover(): Promise<RecoveryReport> {
+    const read = (await this.list()).map((id) => this.manifest(id).catch(() => null)); // A damaged one is listed as such.
+    const manifests = (await Promise.all(read)).filter((manifest) => manifest !== null);
+    return await this.#durability.recover(manifests, this.#bootId);
+  }
+
+  /** Waits for what is being synced. */
+  async settled(): Promise<void> {
+    await this.#durability.settled();
   }
 
   /** A snapshot in the making: a directory that becomes the snapshot's when it is committed, and is removed when it is not. */
@@ -97,11 +144,10 @@ export class SnapshotStore {
     await mkdir(dir, { mode: 0o700 });
     return {
       dir,
-      commit: async (manifest) => {
-        await writeSynced(join(dir, MANIFEST), `${JSON.stringify(manifest)}\n`);
-        await syncDirectory(dir);
+      commit: async (made) => {
+        const manifest = { ...made, bootId: this.#bootId };
+        await writeFile(join(dir, MANIFEST), `${JSON.stringify(manifest)}\n`, { flag: 'wx', mode: 0o444 });
         await rename(dir, this.directory(id));
-        await syncDirectory(this.#root);
         this.#manifests.set(id, manifest);
         return manifest;
       },
@@ -111,6 +157,8 @@ export class SnapshotStore {
 
   /** @throws EngineError snapshot_not_found, snapshot_corrupt */
   async manifest(id: string): Promise<Manifest> {
+    const problem = this.#durability.problem(id);
+    if (problem !== undefined) throw corrupt(id, problem);
     const known = this.#manifests.get(id);
     if (known) return known;
     const text = await this.#readManifest(id);
@@ -129,6 +177,7 @@ export class SnapshotStore {
       );
     }
     if (value.id !== id) throw corrupt(id, `manifest.json is that of ${value.id}`);
+    await this.#durability.look(value);
     this.#manifests.set(id, value);
     return value;
   }
@@ -184,6 +233,8 @@ export class SnapshotStore {
   }
 
   async #flatten(id: string, signal: AbortSignal): Promise<Manifest> {
+    // Its device state stays: from then on the mark holds for the new files too, which are synced before they are named.
+    await this.#durability.ensure(id);
     const { chain, pin } = await this.pinnedChain(id);
     const dir = this.directory(id);
     const old = chain.links.at(-1)!;
@@ -261,6 +312,7 @@ export class SnapshotStore {
     const flattening = this.#flattenings.get(id);
     flattening?.stop.abort(new EngineError('cancelled', `snapshot ${id} is being removed`));
     await flattening?.done.catch(() => {}); // Told to who asked for it.
+    await this.#durability.forget(id);
     this.#manifests.delete(id);
     await this.#readings.ended(id);
     const doomed = join(this.#root, `${HALF_MADE}gone-${id}`);
@@ -289,29 +341,10 @@ export class SnapshotStore {
 
 /** Removes files that a snapshot's manifest does not name: of a flattening that did not end, or that ended just before a crash. */
 async function tidy(dir: string, manifest: Manifest): Promise<string[]> {
-  const named = new Set([MANIFEST, ...filesOf(manifest).map(({ name }) => name)]);
+  const named = new Set([MANIFEST, DURABLE, ...filesOf(manifest).map(({ name }) => name)]);
   const left = (await readdir(dir)).filter((name) => !named.has(name));
   await Promise.all(left.map((name) => rm(join(dir, name), { force: true })));
   return left;
-}
-
-async function writeSynced(path: string, text: string): Promise<void> {
-  const handle = await open(path, 'wx', 0o444);
-  try {
-    await handle.writeFile(text);
-    await handle.sync();
-  } finally {
-    await handle.close();
-  }
-}
-
-async function syncDirectory(path: string): Promise<void> {
-  const handle = await open(path, 'r');
-  try {
-    await handle.sync();
-  } finally {
-    await handle.close();
-  }
 }
 
 function notFound(id: string): EngineError {
