@@ -51,8 +51,6 @@ static struct {
   int vmm_status;
 } cap = {.file = -1};
 
-bool ram_forkable;
-
 bool capture_active(void) { return cap.state != NONE; }
 int capture_poll(void) { return cap.state > PREPARED && !cap.expired ? cap.done[0] : -1; }
 
@@ -172,28 +170,10 @@ void capture_owner_gone(struct conn *owner) {
   finish(false);
 }
 
-static int forkable_body(struct inject *in, void *arg) {
-  const struct graft *below = arg;
-  for (uint32_t i = 0; i < below->ram_count; i++) {
-    int64_t result;
-    if (inject_call(in, &result, SYS_madvise, below->ram[i].address, below->ram[i].length, MADV_DOFORK, 0, 0, 0)) return -1;
-    if (result < 0) return fail(in->fault, (int)-result, "madvise of guest RAM: %s", strerror((int)-result));
-  }
-  return 0;
-}
-
-/* QEMU marks guest RAM DONTFORK. Once for a VMM, and never in a pause. */
-static int make_forkable(struct fault *f) {
-  if (ram_forkable) return 0;
-  if (inject_run(vmm.pid, INJECT_SUSPEND_FILTER, FREEZE_MS, forkable_body, &cap.plan.below, f)) return -1;
-  ram_forkable = true;
-  return 0;
-}
-
 static int ready(struct fault *f) {
   if (cap.plan.layer[0] != '/') return fail(f, EINVAL, "layer %.200s is no absolute path", cap.plan.layer);
   if (graft_check(&cap.plan.below, f) || graft_open_files(&cap.plan.below, f)) return -1;
-  if (cap.plan.live && make_forkable(f)) return -1;
+  if (cap.plan.live && make_forkable(&cap.plan.below, f)) return -1;
   cap.file = open(cap.plan.layer, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   return cap.file < 0 ? fail(f, errno, "make layer %.200s: %s", cap.plan.layer, strerror(errno)) : 0;
 }

@@ -178,6 +178,8 @@ void capture_owner_gone(struct conn *owner);
 bool capture_active(void);
 /* Guest RAM is not marked DONTFORK any more. */
 extern bool ram_forkable;
+/* Lets a clone have guest RAM and nothing else of the VMM (forkable.c). */
+int make_forkable(struct graft *below, struct fault *f);
 /* The descriptor to wait for, -1 for none; and what to do when it is readable. */
 int capture_poll(void);
 void capture_step(void);
