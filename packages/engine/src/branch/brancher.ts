@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { EngineError, messageOf } from '../errors.js';
 import type { VmmUser } from '../machine/run-directory.js';
 import { coveredBytes, mergeLayers } from '../memory/index.js';
-import type { CapturedLayer, PreparedCapture, RamRange } from '../shim/index.js';
+import type { CapturedLayer, CapturePlan, PreparedCapture, RamRange } from '../shim/index.js';
 import { flatOrigin, writeFlat } from '../snapshot/flat.js';
 import {
   type BranchOrigin,
@@ -19,6 +19,7 @@ import { type SnapshotDraft, spaceError } from '../snapshot/store.js';
 import type { BranchedSnapshot, Branching, BranchOptions, LogFunction } from '../types.js';
 import type { PreparedDisk, Vmm, VmmDisks } from '../vmm/types.js';
 import { belowOf } from './below.js';
+import { reserveHeadroom } from './headroom.js';
 import { pauseByShim, pauseFor } from './pause.js';
 
 export interface BranchSource {
@@ -71,6 +72,8 @@ export class Brancher {
   /** Branches queue: the shim holds one capture at a time. */
   #last: Promise<unknown> = Promise.resolve();
   readonly #stop = new AbortController();
+  /** Memory that is reserved for the clone of the branch under way. */
+  #headroom: Disposable | null = null;
 
   constructor(source: BranchSource) {
     this.#source = source;
@@ -162,7 +165,7 @@ export class Brancher {
     const { shim } = vmm;
     const preparing = [
       this.#overlays.prepare(manifest.diskBytes),
-      shim.capturePrepare({
+      this.#prepareMemory({
         ram,
         mode: options.mode === 'diff' ? 'diff' : 'live',
         below: belowOf(chain, manifest),
@@ -181,10 +184,28 @@ export class Brancher {
       return { draft, chain, prepared, pauseMs, state, disks, full: options.mode === 'full' };
     } catch (error) {
       await shim.captureAbort();
+      this.#cloneGone();
       throw error;
     } finally {
       await rm(join(vmm.dir, STATE_FILE), { force: true });
     }
+  }
+
+  /** Memory as it was asked for; copied in the pause where the host has no room for what a clone may come to cost. */
+  async #prepareMemory(plan: CapturePlan): Promise<PreparedCapture> {
+    const { shim } = this.#source.vmm;
+    const prepared = await shim.capturePrepare(plan);
+    if (prepared.mode === 'diff') return prepared;
+    const headroom = await reserveHeadroom(shim.vmmPid, prepared.privateBytes);
+    this.#headroom = headroom.held;
+    if (headroom.lacking === null) return prepared;
+    await shim.captureAbort();
+    return { ...(await shim.capturePrepare({ ...plan, mode: 'diff' })), reason: headroom.lacking };
+  }
+
+  #cloneGone(): void {
+    this.#headroom?.[Symbol.dispose]();
+    this.#headroom = null;
   }
 
   /** Freezes disk, device state and memory of one instant. Milliseconds that the guest stood still. */
@@ -230,6 +251,7 @@ export class Brancher {
     const { signal } = this.#stop;
     try {
       const layer: CapturedLayer = await vmm.shim.captureCopy(signal);
+      this.#cloneGone();
       await writeState(join(draft.dir, 'state'), state);
       const stateEntry = await sealPart(join(draft.dir, 'state'), 'state', signal);
       const origin: BranchOrigin = {
@@ -266,6 +288,7 @@ export class Brancher {
       await vmm.shim.captureAbort().catch((problem: unknown) => {
         log('debug', `no capture to end in ${id}: ${messageOf(problem)}`);
       });
+      this.#cloneGone();
       throw spaceError(error, draft.dir);
     }
   }

@@ -12,7 +12,7 @@ export const CHILD_BYTES = 24 * MiB;
 /** What is left to the host, bytes. */
 const RESERVE_BYTES = 512 * MiB;
 
-/** MemAvailable, bytes; less where a memory cgroup of ours allows less. */
+/** MemAvailable, bytes. */
 export async function availableMemory(): Promise<number> {
   const text = await readFile('/proc/meminfo', 'utf8');
   const kib = /^MemAvailable:\s+(\d+) kB/m.exec(text)?.[1];
@@ -20,7 +20,29 @@ export async function availableMemory(): Promise<number> {
   return Number(kib) * 1024;
 }
 
-/** Children that are being started and do not yet show in MemAvailable. */
+/** What may be used of MemAvailable, bytes: not what stays with the host, nor what is reserved and not taken yet. */
+export async function usableMemory(): Promise<number> {
+  return Math.max(0, (await availableMemory()) - RESERVE_BYTES - pending);
+}
+
+/** Reserves memory that is about to be taken. Dispose when it shows in MemAvailable, or is not needed any more. */
+export function holdMemory(bytes: number): Disposable {
+  pending += bytes;
+  let held = bytes;
+  return {
+    [Symbol.dispose]: () => {
+      pending -= held;
+      held = 0;
+    },
+  };
+}
+
+/** Memory that {@link holdMemory} has reserved, bytes. */
+export function heldMemory(): number {
+  return pending;
+}
+
+/** Of what is being started, and does not yet show in MemAvailable. */
 let pending = 0;
 
 /**
@@ -32,13 +54,13 @@ let pending = 0;
  */
 export async function reserveMemory(n: number, extraBytes: number): Promise<Disposable> {
   const each = CHILD_BYTES + extraBytes;
-  const available = (await availableMemory()) - RESERVE_BYTES - pending;
+  const available = await usableMemory();
   const needed = n * each;
   if (needed > available) {
     const fit = Math.max(0, Math.floor(available / each));
     throw new EngineError(
       'insufficient_memory',
-      `${n} children need ${mib(needed)} MiB (${mib(each)} each), and ${mib(Math.max(0, available))} MiB can be used: ` +
+      `${n} children need ${mib(needed)} MiB (${mib(each)} each), and ${mib(available)} MiB can be used: ` +
         `${mib(RESERVE_BYTES)} MiB stay reserved for the host`,
       {
         remedy: fit > 0 ? `Fork at most ${fit}, or remove sandboxes.` : 'Remove sandboxes, or add memory.',
@@ -46,14 +68,7 @@ export async function reserveMemory(n: number, extraBytes: number): Promise<Disp
       },
     );
   }
-  pending += needed;
-  let held = needed;
-  return {
-    [Symbol.dispose]: () => {
-      pending -= held;
-      held = 0;
-    },
-  };
+  return holdMemory(needed);
 }
 
 function mib(bytes: number): number {
