@@ -1,41 +1,61 @@
+import type { Sandbox } from '@forkd/sdk';
 import { describe, expect, it } from 'vitest';
 import { fork } from '../sandbox/support.js';
 import { dropAllOf } from './support.js';
 
-/** Branches that are taken: the guest's clock is read in steps of 10 ms, so several pauses are added up. */
-const rounds = 8;
+/** What clocks show at one instant, ms. */
+interface Clocks {
+  host: number;
+  /** The guest's monotonic clock, and how far its wall clock is from the host's. */
+  guest: number;
+  wallError: number;
+  /** By how much the instants may differ. */
+  doubt: number;
+}
+
+/** Host's and guest's clocks, to the nanosecond as the guest's kernel lists them; the best of several looks. */
+async function look(box: Sandbox): Promise<Clocks> {
+  let best: Clocks | undefined;
+  for (let round = 0; round < 12; round++) {
+    const began = performance.now();
+    const wallBegan = Date.now();
+    const text = (await box.files.read('/proc/timer_list')).toString('latin1');
+    const trip = performance.now() - began;
+    const now = Number(/^now at (\d+) nsecs/m.exec(text)?.[1]) / 1e6;
+    const offset = Number(/ktime_get_real\s+\.offset:\s+(\d+) nsecs/.exec(text)?.[1]) / 1e6;
+    const [host, doubt] = [began + trip / 2, trip / 2];
+    if (best === undefined || doubt < best.doubt)
+      best = { host, doubt, guest: now, wallError: now + offset - (wallBegan + trip / 2) };
+  }
+  return best!;
+}
+
+/** Branches that are taken: pauses that are added up show an error that each of them has. */
+const rounds = 12;
 
 describe('the pause of a branch', () => {
-  it('is as long as the guest has stood still', async () => {
+  it('is as long as the guest has stood still; its clocks go on from there, and its wall clock is right', async () => {
     await using children = await fork();
     const { box } = children;
-    /** Host's and guest's clock at one instant, ms; the best of several looks. */
-    const clocks = async () => {
-      let best = { host: 0, guest: 0, trip: Number.POSITIVE_INFINITY };
-      for (let look = 0; look < 12; look++) {
-        const began = performance.now();
-        const text = (await box.files.read('/proc/uptime')).toString('utf8');
-        const trip = performance.now() - began;
-        if (trip < best.trip)
-          best = { host: began + trip / 2, guest: Number(text.split(' ')[0]) * 1000, trip };
-      }
-      return best;
-    };
-    const before = await clocks();
-    let paused = 0;
-    let longest = 0;
+    const before = await look(box);
+    const pauses: number[] = [];
+    let last = before.guest;
     for (let round = 0; round < rounds; round++) {
       const { pause_ms = 0 } = await box.branch();
-      expect(pause_ms).toBeGreaterThan(0);
-      paused += pause_ms;
-      longest = Math.max(longest, pause_ms);
+      pauses.push(pause_ms);
+      const { guest, wallError, doubt } = await look(box);
+      expect(guest).toBeGreaterThan(last);
+      last = guest;
+      expect(Math.abs(wallError) - doubt, `wall clock after ${round + 1} branches`).toBeLessThan(100);
     }
-    const after = await clocks();
+    const after = await look(box);
+    expect(Math.min(...pauses)).toBeGreaterThan(0);
+    expect(Math.max(...pauses)).toBeLessThan(2000);
+    const paused = pauses.reduce((sum, ms) => sum + ms, 0);
     const lost = after.host - before.host - (after.guest - before.guest);
-    // Steps of the guest's clock, and half a round trip at both ends.
-    const doubt = 20 + (before.trip + after.trip) / 2;
+    // Half a round trip at both ends, and half a millisecond for each pause.
+    const doubt = before.doubt + after.doubt + rounds / 2;
     expect(Math.abs(lost - paused), `lost ${lost} ms, told ${paused} ms`).toBeLessThan(doubt);
-    expect(longest).toBeLessThan(2000);
     await children[Symbol.asyncDispose]();
     await dropAllOf(box.id);
   });

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { type AgentSession, openAgentSession } from '../agent/index.js';
+import { setWallClock, wallClockNs } from '../machine/wall-clock.js';
 import type { ForkChild } from '../types.js';
 import type { Vmm } from '../vmm/types.js';
 
@@ -8,10 +9,6 @@ export type Identity = Pick<ForkChild, 'hostname' | 'env' | 'metadata'> & {
   /** 32 hex digits. */
   generation: string;
 };
-
-/** How far a machine's wall clock may lag behind when its fork is answered, ms, and how often that is tried. */
-const CLOCK_MS = 30;
-const CLOCK_ATTEMPTS = 5;
 
 /** Bytes of entropy that a machine gets at each fork. */
 const ENTROPY_BYTES = 64;
@@ -30,7 +27,7 @@ export function askAgent(vmm: Vmm, connectTimeoutMs: number): Promise<AgentSessi
   return opening;
 }
 
-/** Tells a machine who it is, and thaws what may run from then on. Its wall clock is right within {@link CLOCK_MS} afterwards. */
+/** Tells a machine who it is, and thaws what may run from then on. Its wall clock is right afterwards. */
 export async function introduce(
   session: AgentSession,
   identity: Identity,
@@ -49,15 +46,6 @@ export async function introduce(
     signal,
   );
   // On a busy host the time that was sent is old when it is set: by at most how long the answer took, hooks aside.
-  let late = performance.now() - began - Number(tookNs) / 1e6;
-  for (let attempt = 0; late > CLOCK_MS && attempt < CLOCK_ATTEMPTS; attempt++) {
-    signal.throwIfAborted();
-    const asked = performance.now();
-    await session.setTime(wallClockNs());
-    late = performance.now() - asked;
-  }
-}
-
-function wallClockNs(): bigint {
-  return BigInt(Date.now()) * 1_000_000n;
+  const late = performance.now() - began - Number(tookNs) / 1e6;
+  await setWallClock(session, late, signal);
 }

@@ -10,6 +10,7 @@ import { describeExit } from '../vmm/ended.js';
 import type { Vmm } from '../vmm/types.js';
 import { privateMemory } from './memory-use.js';
 import { removeRunDirectory, type VmmUser } from './run-directory.js';
+import { WallClock } from './wall-clock.js';
 
 export interface MachineParts {
   id: string;
@@ -49,6 +50,7 @@ export class SandboxMachine implements Machine {
   readonly #env: Record<string, string>;
   readonly #log: LogFunction;
   readonly #brancher: Brancher;
+  readonly #clock = new WallClock(() => this.session());
   readonly #interpreters = new Map<string, Promise<Interpreter>>();
   #session: Promise<AgentSession> | undefined;
   #destroyed: Promise<void> | undefined;
@@ -120,7 +122,14 @@ export class SandboxMachine implements Machine {
   }
 
   async branch(options: BranchOptions): Promise<Branching> {
-    return await this.#orExited(this.#brancher.branch(options));
+    const branching = await this.#orExited(this.#brancher.branch(options));
+    const right = this.#clock.missed(branching.pauseMs).catch((error: unknown) => {
+      if (!this.#over)
+        this.#log('warn', `the wall clock of ${this.id} may be behind after a branch: ${messageOf(error)}`);
+    });
+    const ready = Promise.all([branching.ready, right]).then(([snapshot]) => snapshot);
+    ready.catch(() => {}); // Told to who waits for it.
+    return { ...branching, ready };
   }
 
   async logs(): Promise<{ console: string; vmm: string }> {
