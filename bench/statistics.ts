@@ -53,18 +53,25 @@ export function singleRow(name: string, unit: Row['unit'], value: number | null,
   return rowOf(name, unit, { values: value === null ? [] : [value], failures: [] }, note);
 }
 
+/** Least values that a median is told of, where time runs out. */
+const LEAST = 3;
+
 /**
- * Runs something `n` times after `warmUp` times that do not count.
+ * Runs something `n` times after `warmUp` times that do not count; fewer times where that takes longer than `budgetMs`.
  *
  * @param once one try; resolves to its value
+ * @param budgetMs after so long no more tries begin, once there are three
  */
 export async function repeat(
   n: number,
   warmUp: number,
   once: (index: number) => Promise<number>,
+  budgetMs = Number.POSITIVE_INFINITY,
 ): Promise<Series> {
   const series: Series = { values: [], failures: [] };
+  const end = performance.now() + budgetMs;
   for (let index = -warmUp; index < n; index++) {
+    if (performance.now() > end && index >= LEAST) break;
     try {
       const value = await once(index);
       if (index >= 0) series.values.push(value);
@@ -73,6 +80,29 @@ export async function repeat(
     }
   }
   return series;
+}
+
+/** The row that `measure` makes; one that says so where it fails, or takes longer than `limitMs`. */
+export async function rowWithin(
+  name: string,
+  unit: Row['unit'],
+  limitMs: number,
+  measure: () => Promise<Row>,
+): Promise<Row> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`not measured within ${limitMs / 1000} s`)), limitMs);
+  });
+  try {
+    return await Promise.race([measure(), late]);
+  } catch (error) {
+    return rowOf(name, unit, {
+      values: [],
+      failures: [error instanceof Error ? error.message : String(error)],
+    });
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 /** Milliseconds that something took. */

@@ -3,7 +3,7 @@
  *
  *   probe stall SECONDS            a writer at full speed, and beside it a reader of the clock, a thousand times a second.
  *                                  Prints the longest time between two looks, in microseconds, once for the first half and once for the second.
- *   probe scatter FILE PAGES SEED  gives every fourth page of a file in memory other bytes, PAGES of them.
+ *   probe scatter FILE PAGES SEED  gives every fourth page of a file in memory other bytes here and there, PAGES of them.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -64,7 +64,7 @@ static int scatter(const char *path, size_t pages, uint64_t seed) {
   uint8_t *memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) return perror("mmap"), 1;
   for (size_t page = 0; page < pages; page++)
-    for (size_t at = 0; at < PAGE; at += 8) {
+    for (size_t at = 0; at < PAGE; at += 512) {
       seed = seed * 6364136223846793005ull + 1442695040888963407ull;
       memcpy(memory + page * 4 * PAGE + at, &seed, 8);
     }

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import type { SnapshotInfo } from '@forkd/api';
 import type { Forkd, Sandbox } from '@forkd/sdk';
-import { type Row, repeat, rowOf, type Series, singleRow, timed } from '../statistics.js';
+import { type Row, repeat, rowOf, rowWithin, type Series, singleRow, timed } from '../statistics.js';
 
 const run = promisify(execFile);
 
@@ -17,6 +17,13 @@ const PAGE = 4096;
 /** The machine of these rows: nothing in it, and as much memory as the bounds are given for. */
 const template = 'bench-branch';
 const recipe = 'description: what branches are measured on\nbase: busybox\nmemory: 2048M\ndisk: 1024M\n';
+
+/** After so long a row takes no more measurements, ms; a whole run is to end within minutes on a busy host too. */
+const BUDGET_MS = 25_000;
+/** A row that takes longer has failed, ms. */
+const ROW_MS = 150_000;
+/** Time that the probe has for its pages, s. */
+const SCATTER_SECS = 120;
 
 /** How many branches each row takes. */
 export interface BranchSizes {
@@ -51,6 +58,10 @@ const measures: [string, Measure][] = [
   ['branch_8_at_once_pause', (bench) => bench.atOnce(8)],
 ];
 
+function unitOf(name: string): Row['unit'] {
+  return name.endsWith('_ratio') ? 'ratio' : 'ms';
+}
+
 /** Whether a row is asked for. `pattern`: a name, `*` for any text; all without. */
 function asked(name: string, pattern: string | undefined): boolean {
   if (pattern === undefined) return true;
@@ -76,7 +87,8 @@ export async function branchRows(
     const program = join(directory, 'probe');
     await run(process.env.CC ?? 'gcc', ['-std=gnu11', '-O2', '-static', '-s', PROBE, '-o', program]);
     const bench = new BranchBench(client, sizes, await readFile(program));
-    for (const [name, measure] of measures) if (asked(name, pattern)) add(await measure(bench));
+    for (const [name, measure] of measures)
+      if (asked(name, pattern)) add(await rowWithin(name, unitOf(name), ROW_MS, () => measure(bench)));
   } finally {
     await rm(directory, { recursive: true, force: true });
     await client.snapshots.removeWithDependents(template);
@@ -100,11 +112,16 @@ class BranchBench {
   async pause(name: string, mode: 'live' | 'diff' | 'full', mib: number): Promise<Row> {
     return await this.#withSource(async (box) => {
       if (mib > 0) await this.#scatter(box, (mib * MiB) / PAGE, 1);
-      const series = await repeat(this.#sizes.pauses, 1, async () => {
-        const info = await box.branch({ mode });
-        await this.#client.snapshots.removeWithDependents(info.id);
-        return pauseOf(info);
-      });
+      const series = await repeat(
+        this.#sizes.pauses,
+        1,
+        async () => {
+          const info = await box.branch({ mode });
+          await this.#client.snapshots.removeWithDependents(info.id);
+          return pauseOf(info);
+        },
+        BUDGET_MS,
+      );
       return rowOf(name, 'ms', series, `${mib} MiB private, RAM 2 GiB`);
     });
   }
@@ -113,24 +130,29 @@ class BranchBench {
   async stall(): Promise<Row> {
     return await this.#withSource(async (box) => {
       await this.#scatter(box, (64 * MiB) / PAGE, 1);
-      const series = await repeat(this.#sizes.stalls, 0, async () => {
-        const process = await box.run(['/dev/shm/probe', 'stall', '5']);
-        process.stderr?.resume();
-        let text = '';
-        const ready = new Promise<void>((resolve) => {
-          process.stdout.on('data', (chunk: Buffer) => {
-            text += chunk.toString('latin1');
-            resolve();
+      const series = await repeat(
+        this.#sizes.stalls,
+        0,
+        async () => {
+          const process = await box.run(['/dev/shm/probe', 'stall', '5']);
+          process.stderr?.resume();
+          let text = '';
+          const ready = new Promise<void>((resolve) => {
+            process.stdout.on('data', (chunk: Buffer) => {
+              text += chunk.toString('latin1');
+              resolve();
+            });
           });
-        });
-        await ready;
-        const info = await box.branch();
-        const { exitCode } = await process.wait();
-        await this.#client.snapshots.removeWithDependents(info.id);
-        const [, ...longest] = text.trim().split('\n');
-        if (exitCode !== 0 || longest.length !== 2) throw new Error(`the probe said ${text}`);
-        return Math.max(...longest.map(Number)) / 1000;
-      });
+          await ready;
+          const info = await box.branch();
+          const { exitCode } = await process.wait();
+          await this.#client.snapshots.removeWithDependents(info.id);
+          const [, ...longest] = text.trim().split('\n');
+          if (exitCode !== 0 || longest.length !== 2) throw new Error(`the probe said ${text}`);
+          return Math.max(...longest.map(Number)) / 1000;
+        },
+        BUDGET_MS,
+      );
       return rowOf('branch_stall', 'ms', series, 'longest in 5 s, 1 kHz reader beside a writer');
     });
   }
@@ -139,23 +161,28 @@ class BranchBench {
   async grandchild(): Promise<Row> {
     return await this.#withSource(async (box) => {
       await this.#scatter(box, (16 * MiB) / PAGE, 0);
-      const series = await repeat(this.#sizes.grandchildren, 1, async (index) => {
-        await this.#scatter(box, (16 * MiB) / PAGE, index + 10);
-        await this.#standbyReady();
-        const ids: string[] = [];
-        let snapshot: string | undefined;
-        try {
-          return await timed(async () => {
-            const { id, children } = await this.#branchWithChild(box);
-            snapshot = id;
-            ids.push(...children.map((child) => child.id));
-            await children[0]!.exec(['true']);
-          });
-        } finally {
-          for (const id of ids) await this.#client.sandboxes.remove(id);
-          if (snapshot) await this.#client.snapshots.removeWithDependents(snapshot);
-        }
-      });
+      const series = await repeat(
+        this.#sizes.grandchildren,
+        1,
+        async (index) => {
+          await this.#scatter(box, (16 * MiB) / PAGE, index + 10);
+          await this.#standbyReady();
+          const ids: string[] = [];
+          let snapshot: string | undefined;
+          try {
+            return await timed(async () => {
+              const { id, children } = await this.#branchWithChild(box);
+              snapshot = id;
+              ids.push(...children.map((child) => child.id));
+              await children[0]!.exec(['true']);
+            });
+          } finally {
+            for (const id of ids) await this.#client.sandboxes.remove(id);
+            if (snapshot) await this.#client.snapshots.removeWithDependents(snapshot);
+          }
+        },
+        BUDGET_MS,
+      );
       return rowOf('branch_to_grandchild_16', 'ms', series, '16 MiB in scattered pages, standby ready');
     });
   }
@@ -171,18 +198,23 @@ class BranchBench {
           below = (await box.branch()).id;
           made.push(below);
         }, below);
-      const series = await repeat(this.#sizes.grandchildren, 1, async () => {
-        await this.#standbyReady();
-        let box: Sandbox | undefined;
-        try {
-          return await timed(async () => {
-            box = await this.#forkOne(below);
-            await box.exec(['true']);
-          });
-        } finally {
-          if (box) await box.kill();
-        }
-      });
+      const series = await repeat(
+        this.#sizes.grandchildren,
+        1,
+        async () => {
+          await this.#standbyReady();
+          let box: Sandbox | undefined;
+          try {
+            return await timed(async () => {
+              box = await this.#forkOne(below);
+              await box.exec(['true']);
+            });
+          } finally {
+            if (box) await box.kill();
+          }
+        },
+        BUDGET_MS,
+      );
       return rowOf(`fork_depth_${depth}`, 'ms', series, 'fork to first answer, standby ready');
     } finally {
       for (const id of made.reverse()) await this.#client.snapshots.removeWithDependents(id);
@@ -261,14 +293,12 @@ class BranchBench {
 
   /** Other bytes into so many pages, every fourth of a file in memory. */
   async #scatter(box: Sandbox, pages: number, seed: number, name = 'scattered'): Promise<void> {
-    const result = await box.exec([
-      '/dev/shm/probe',
-      'scatter',
-      `/dev/shm/${name}`,
-      String(pages),
-      String(seed),
-    ]);
-    if (result.exit_code !== 0) throw new Error(`the probe failed: ${result.stderr}`);
+    const result = await box.exec(
+      ['/dev/shm/probe', 'scatter', `/dev/shm/${name}`, String(pages), String(seed)],
+      { timeoutSecs: SCATTER_SECS },
+    );
+    if (result.exit_code !== 0)
+      throw new Error(`the probe failed: ${JSON.stringify(result.outcome)} ${result.stderr}`);
   }
 
   async #forkOne(snapshot: string): Promise<Sandbox> {
