@@ -1,71 +1,79 @@
 /**
- * The parity suite as a program: `node main.js [--json FILE] [--only TEXT] ENGINE+ACCELERATOR...`, such as `qemu+kvm firecracker+kvm`.
- * Prints what ran and one table of results; exit code 0 only when all behaviours hold on all.
+ * The parity suite as a program: `node main.js [--json FILE] [--only TEXT] [--lanes N] [--secs N] ENGINE+ACCELERATOR...`, such as
+ * `qemu+kvm firecracker+kvm`.
+ *
+ * `--only` keeps the behaviours whose area and name hold the text, `--lanes` runs as many at a time as may be (default 1), `--secs` bounds the
+ * whole run: what has not begun by then fails. Prints what ran and one table of results; exit code 0 only when all behaviours hold on all.
  */
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
+import { runScenarios, textOf } from './run.js';
 import { scenarios } from './scenarios/index.js';
 import { openStage } from './stage.js';
-import { type Column, type Result, table } from './table.js';
-import type { Scenario, Stage } from './types.js';
-
-/** One behaviour may take this long on an ordinary host, ms. */
-const SCENARIO_MS = 60_000;
+import { type Column, table } from './table.js';
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { json: { type: 'string' }, only: { type: 'string' } },
+  options: {
+    json: { type: 'string' },
+    only: { type: 'string', default: '' },
+    lanes: { type: 'string', default: '1' },
+    secs: { type: 'string', default: '3600' },
+  },
 });
-const chosen = scenarios.filter(({ area, name }) => `${area}: ${name}`.includes(values.only ?? ''));
+const chosen = scenarios.filter(({ area, name }) => `${area}: ${name}`.includes(values.only));
+if (chosen.length === 0 || positionals.length === 0) {
+  console.error(
+    positionals.length === 0
+      ? 'error: nothing to run on is named, such as qemu+tcg'
+      : `error: no behaviour holds ${JSON.stringify(values.only)}`,
+  );
+  process.exit(2);
+}
+const began = performance.now();
+const until = began + number('secs') * 1000;
 const columns: Column[] = [];
 for (const title of positionals) columns.push(await column(title));
 console.log(`\n${table(columns)}`);
 if (values.json) writeFileSync(values.json, JSON.stringify(columns));
-const failed = columns.flatMap(({ title, results }) =>
-  results.filter(({ state }) => state === 'fail').map((result) => ({ title, ...result })),
-);
-for (const { title, scenario, error } of failed)
-  console.log(`\nFAILED on ${title}: ${scenario.area}: ${scenario.name}\n${error}`);
-console.log(`\nran: ${positionals.join(', ')}; ${failed.length} failed`);
+const failed = columns.flatMap(({ title, results, trouble }) => [
+  ...(trouble === undefined ? [] : [`${title}: ${trouble}`]),
+  ...results
+    .filter(({ state }) => state === 'fail')
+    .map(({ scenario, error }) => `${title}: ${scenario.area}: ${scenario.name}\n${error}`),
+]);
+for (const text of failed) console.log(`\nFAILED on ${text}`);
+for (const { title, engine, version, slowness } of columns)
+  console.log(`${title}: ${engine} ${version}, ${slowness.toFixed(1)} x slower than an ordinary host`);
+const seconds = Math.round((performance.now() - began) / 1000);
+console.log(`ran on ${positionals.join(', ')} in ${seconds} s; ${failed.length} failed`);
 // Sockets of sandboxes that a failed behaviour has left may still be open.
-process.exit(failed.length === 0 && columns.length > 0 ? 0 : 1);
+process.exit(failed.length === 0 ? 0 : 1);
+
+function number(name: 'lanes' | 'secs'): number {
+  const value = Number(values[name]);
+  if (Number.isInteger(value) && value >= 1) return value;
+  console.error(`error: --${name} ${JSON.stringify(values[name])} is not a whole number from 1`);
+  process.exit(2);
+}
 
 async function column(title: string): Promise<Column> {
   const [engine = '', accelerator = ''] = title.split('+');
-  const say = (text: string) => console.log(`${title}: ${text}`);
-  const results: Result[] = [];
+  const say = (text: string) => console.log(`${clock()} ${title}: ${text}`);
+  const shown: Column = { title, engine, version: 'unknown', slowness: 1, results: [] };
   try {
     await using stage = await openStage({ checkout: process.cwd(), engine, accelerator, say });
-    for (const scenario of chosen) results.push(await show(scenario, stage, say));
+    shown.version = stage.version;
+    shown.slowness = stage.slowness;
+    shown.results = await runScenarios(chosen, stage, { lanes: number('lanes'), until, say });
   } catch (error) {
-    const scenario: Result['scenario'] = { area: 'fork', name: 'the daemon starts and builds a template' };
-    results.push({ scenario, state: 'fail', ms: 0, error: textOf(error) });
-    say(`failed: ${textOf(error)}`);
+    shown.trouble = `${shown.results.length === 0 ? 'no daemon with a template' : 'the end of the daemon'}: ${textOf(error)}`;
+    say(`FAIL ${shown.trouble}`);
   }
-  return { title, results };
+  return shown;
 }
 
-async function show(scenario: Scenario, stage: Stage, say: (text: string) => void): Promise<Result> {
-  const began = performance.now();
-  const limit = SCENARIO_MS * stage.slowness;
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`took longer than ${Math.round(limit)} ms`)), limit);
-  });
-  const { area, name } = scenario;
-  try {
-    await Promise.race([scenario.run(stage), late]);
-    const ms = performance.now() - began;
-    say(`pass ${(ms / 1000).toFixed(1)} s  ${area}: ${name}`);
-    return { scenario: { area, name }, state: 'pass', ms };
-  } catch (error) {
-    say(`FAIL ${area}: ${name}: ${textOf(error)}`);
-    return { scenario: { area, name }, state: 'fail', ms: performance.now() - began, error: textOf(error) };
-  } finally {
-    clearTimeout(timer);
-  }
-}
-
-function textOf(error: unknown): string {
-  return error instanceof Error ? (error.stack ?? error.message) : String(error);
+/** Since the run began, in seconds. */
+function clock(): string {
+  return `[${((performance.now() - began) / 1000).toFixed(0).padStart(4)} s]`;
 }

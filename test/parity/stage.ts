@@ -42,7 +42,9 @@ class LiveStage implements Stage {
   readonly home: string;
   readonly engine: string;
   readonly accelerator: string;
+  version = 'unknown';
   slowness = 1;
+  readonly #templates = new Map<string, Promise<string>>();
   readonly #options: StageOptions;
   #daemon: ChildProcess | undefined;
 
@@ -66,7 +68,8 @@ class LiveStage implements Stage {
     await this.#build('busybox');
     const { engine, engine_version, accelerator } = await this.client.snapshots.get('busybox');
     const ms = Math.round(performance.now() - began);
-    this.#options.say?.(`${engine} ${engine_version ?? ''} on ${accelerator}: template built in ${ms} ms`);
+    this.version = engine_version ?? this.version;
+    this.#options.say?.(`${engine} ${this.version} on ${accelerator}: template built in ${ms} ms`);
     if (engine !== this.engine || accelerator !== this.accelerator)
       throw new Error(`${this.engine}+${this.accelerator} is asked for, built was ${engine}+${accelerator}`);
   }
@@ -93,8 +96,10 @@ class LiveStage implements Stage {
     return { boxes: sandboxes, box, [Symbol.asyncDispose]: removeAll };
   }
 
-  async build(yaml: string, tag: string): Promise<string> {
-    return await this.#build({ yaml }, tag);
+  async template(tag: string, yaml: string): Promise<string> {
+    const built = this.#templates.get(tag) ?? this.#build({ yaml }, tag);
+    this.#templates.set(tag, built);
+    return await built;
   }
 
   async #build(template: string | { yaml: string }, tag?: string): Promise<string> {

@@ -12,16 +12,23 @@ export interface Result {
 export interface Column {
   /** Such as `qemu+kvm`. */
   title: string;
+  engine: string;
+  version: string;
+  /** See `Stage`. */
+  slowness: number;
+  /** Empty where there was no daemon to show them on. */
   results: Result[];
+  /** What went wrong outside of all behaviours. */
+  trouble?: string;
 }
 
 /** Behaviour x engine and accelerator, with the seconds that each took. */
 export function table(columns: readonly Column[]): string {
-  const first = columns[0];
-  if (!first) return 'nothing ran';
+  const rows = columns.find(({ results }) => results.length > 0)?.results;
+  if (!rows) return 'nothing ran';
   const titles = columns.map(({ title }) => title.padStart(16)).join('');
   const lines = [`${'area'.padEnd(9)}${'behaviour'.padEnd(100)}${titles}`];
-  for (const [row, { scenario }] of first.results.entries()) {
+  for (const [row, { scenario }] of rows.entries()) {
     const cells = columns.map(({ results }) => {
       const result = results[row];
       const text = result ? `${result.state} ${(result.ms / 1000).toFixed(1)} s` : 'not run';

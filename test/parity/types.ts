@@ -7,14 +7,16 @@ export interface Stage {
   readonly home: string;
   readonly engine: string;
   readonly accelerator: string;
+  /** Of the engine. */
+  readonly version: string;
   /** How much slower than an ordinary host this one is, at least 1: bounds of time are multiplied by it. */
   readonly slowness: number;
   /** Kills the daemon as a crash does, and starts the next one. */
   crash(): Promise<void>;
   /** Forks of a snapshot, by default of the busybox template. All must start; they are removed at the end of the scope. */
   fork(n?: number, options?: { snapshot?: string; env?: Record<string, string> }): Promise<Children>;
-  /** Builds the text of a template and tags it. */
-  build(yaml: string, tag: string): Promise<string>;
+  /** The snapshot of a template, by its text: built when it is first asked for, tagged `tag`. */
+  template(tag: string, yaml: string): Promise<string>;
 }
 
 export interface Children extends AsyncDisposable {
@@ -27,5 +29,7 @@ export interface Children extends AsyncDisposable {
 export interface Scenario {
   area: 'fork' | 'hello' | 'disks' | 'streams' | 'eval' | 'files' | 'standby' | 'branch' | 'faults';
   name: string;
+  /** Meddles with what others count on (the daemon itself, its standbys): nothing else runs meanwhile. */
+  alone?: true;
   run(stage: Stage): Promise<void>;
 }

@@ -7,6 +7,9 @@ import { run } from '../../scripts/lib/run.mjs';
 import { bundleParity, parityProgram } from '../parity/bundle.mjs';
 import { engine, seedHome } from './parts.mjs';
 
+/** All of it, on 2 cores, s; one column less takes less. */
+const SECONDS_PER_COLUMN = 840;
+
 /** V8's guard of its code pages costs a third of all time where page tables are emulated. */
 const NODE_FLAGS = ['--no-write-protect-code-memory'];
 
@@ -17,7 +20,8 @@ const NODE_FLAGS = ['--no-write-protect-code-memory'];
 export async function testKvm(args) {
   await bundleParity();
   const columns = ['qemu+kvm', ...(process.env.FIRECRACKER_BIN ? ['firecracker+kvm'] : [])];
-  const suite = [parityProgram, ...args, ...columns];
+  const secs = ['--secs', String(SECONDS_PER_COLUMN * columns.length), '--lanes', '2'];
+  const suite = [parityProgram, ...secs, ...args, ...columns];
   const problem = await hostProblem();
   if (problem === null) {
     console.log(`kvm works on this host: ${columns.join(', ')} run on it`);

@@ -147,7 +147,8 @@ async function tscKhz() {
 function rigArguments(dir, parts, disks, khz) {
   const append = [
     'console=ttyS0 panic=-1 reboot=t rdinit=/init mitigations=off quiet loglevel=4',
-    `tsc_early_khz=${khz} tsc=reliable no_timer_check initcall_blacklist=tracer_init_tracefs`,
+    // QEMU keeps translated code by its address: with random ones each start of QEMU or Node in it takes two to three times as long.
+    `tsc_early_khz=${khz} tsc=reliable no_timer_check initcall_blacklist=tracer_init_tracefs norandmaps psi=0 lsm=landlock,yama`,
   ].join(' ');
   const disk = (serial, file, options) => [
     '-blockdev',

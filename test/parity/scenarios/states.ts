@@ -2,8 +2,9 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { codeOf, eventually, inChild, sh } from '../checks.js';
+import { codeOf, distinct, eventually, inChild, sh } from '../checks.js';
 import type { Scenario, Stage } from '../types.js';
+import { evaluator } from './evaluator.js';
 
 async function drop(stage: Stage, id: string): Promise<void> {
   await stage.client.snapshots.removeWithDependents(id).catch((error: { code?: string }) => {
@@ -113,6 +114,7 @@ export const states: Scenario[] = [
   {
     area: 'standby',
     name: 'forks are served from standbys where these are ready, each with an identity of its own',
+    alone: true,
     async run(stage) {
       const standby = () => stage.client.daemon().then(({ standby }) => standby);
       await using warm = await stage.fork();
@@ -128,8 +130,41 @@ export const states: Scenario[] = [
     },
   },
   {
+    area: 'standby',
+    name: 'a primed child has run before it was asked for; its claim gives it an identity, an environment and the time',
+    alone: true,
+    async run(stage) {
+      const snapshot = await stage.template('evaluator', evaluator);
+      const primed = () => stage.client.daemon().then(({ standby }) => standby.primed);
+      await using warm = await stage.fork(1, { snapshot });
+      await eventually(async () => ((await primed()).ready >= 2 ? true : undefined), 60_000 * stage.slowness);
+      const before = (await primed()).hits;
+      await using children = await stage.fork(2, { snapshot, env: { TASK: 'claimed' } });
+      assert.equal((await primed()).hits, before + 2);
+      const facts =
+        'cat /run/forkd/generation; hostname; head -c 32 /dev/urandom | sha256sum; echo $TASK; date +%s';
+      const rows = [];
+      for (const box of [warm.box, ...children.boxes]) {
+        const row = (await sh(box, facts)).split('\n');
+        assert.deepEqual(row.slice(0, 2), [box.lastInfo?.generation, box.lastInfo?.hostname]);
+        assert.ok(Math.abs(Number(row[4]) - Date.now() / 1000) < 2 + stage.slowness, `clock ${row[4]}`);
+        rows.push(row);
+      }
+      for (const column of [0, 1, 2]) assert.equal(distinct(rows.map((row) => row[column])), rows.length);
+      assert.deepEqual(
+        rows.map((row) => row[3]),
+        ['', 'claimed', 'claimed'],
+      );
+      for (const box of children.boxes) {
+        assert.equal((await box.eval('count', { timeoutSecs: 120 })).result, '2');
+        assert.equal((await box.eval('where', { timeoutSecs: 120 })).result, box.lastInfo?.hostname);
+      }
+    },
+  },
+  {
     area: 'faults',
     name: 'sandboxes outlive a daemon that is killed, and are branched and removed by the next one',
+    alone: true,
     async run(stage) {
       await using children = await stage.fork(2);
       const { box } = children;

@@ -3,6 +3,7 @@ import { createHash, randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
 import { codeOf, eventually, sh } from '../checks.js';
 import type { Scenario } from '../types.js';
+import { evaluator } from './evaluator.js';
 
 async function collect(stream: Readable | null): Promise<Buffer> {
   const chunks: Buffer[] = [];
@@ -42,7 +43,7 @@ export const work: Scenario[] = [
       await using children = await stage.fork();
       const run = (end: string, timeoutSecs: number) =>
         children.box.exec({ shell: `echo out; echo err >&2; ${end}` }, { timeoutSecs });
-      const secs = Math.ceil(2 * stage.slowness);
+      const secs = Math.ceil(2 + stage.slowness / 3);
       const outcomes = [];
       for (const end of ['exit 3', 'kill -KILL $$', 'sleep 1000']) {
         const { outcome, exit_code, stdout, stderr } = await run(end, secs);
@@ -71,8 +72,9 @@ export const work: Scenario[] = [
       shell.stdin?.write('stty size; echo mar""ker\n');
       await until('33 77');
       await until('\nmarker');
-      shell.stdin?.write('sleep 1000\n');
-      await until('sleep 1000');
+      // Told by the command itself: a ctrl-C that comes while the shell still starts it is the shell's.
+      shell.stdin?.write('sh -c "echo run""ning; sleep 1000"\n');
+      await until('\nrunning');
       shell.stdin?.write('\x03');
       shell.stdin?.write('exit 5\n');
       const exit = await shell.wait();
@@ -125,7 +127,7 @@ export const work: Scenario[] = [
     area: 'eval',
     name: 'an interpreter that was warmed in the template answers in each child, from its own state',
     async run(stage) {
-      await stage.build(evaluator, 'evaluator');
+      await stage.template('evaluator', evaluator);
       await using children = await stage.fork(2, { snapshot: 'evaluator' });
       const [first, second] = children.boxes;
       assert.ok(first && second);
@@ -136,34 +138,3 @@ export const work: Scenario[] = [
     },
   },
 ];
-
-/**
- * An interpreter of the documented line protocol in shell: the parity of engines is about its being warm, not about a language, and a
- * Debian with Python takes minutes to boot under two emulations.
- */
-const evaluator = `base: busybox
-memory: 128M
-files:
-  - path: /bin/evaluator
-    mode: "0755"
-    content: |
-      #!/bin/sh
-      count=0
-      echo '{"type":"ready","language":"sh","version":"1"}'
-      while read -r line; do
-        id=$(echo "$line" | sed 's/.*"id":"\\{0,1\\}\\([^",}]*\\).*/\\1/')
-        case $line in *'"id":"'*) id="\\"$id\\"" ;; esac
-        case $line in
-          *'"code":"count"'*) count=$((count + 1)); value=$count ;;
-          *'"code":"where"'*) value=$(hostname) ;;
-          *) value=other ;;
-        esac
-        echo "{\\"type\\":\\"result\\",\\"id\\":$id,\\"value\\":\\"$value\\",\\"error\\":null}"
-      done
-interpreters:
-  - name: shell
-    command: /bin/evaluator
-    init: count
-prime:
-  - other
-`;

@@ -1,0 +1,64 @@
+/** Runs behaviours on one stage: several at a time where they do not meddle with each other. */
+import type { Result } from './table.js';
+import type { Scenario, Stage } from './types.js';
+
+/** One behaviour may take this long on an ordinary host, ms, */
+const SCENARIO_MS = 60_000;
+/** and this much longer for each time that the host is slower: the longest takes 3 s on an ordinary one. */
+const SLOW_MS = 6_000;
+
+export interface RunOptions {
+  /** How many behaviours run at a time. Those that are `alone` come after all others, one by one. */
+  lanes: number;
+  /** performance.now() after which no behaviour begins; one that runs then has failed. */
+  until: number;
+  say: (text: string) => void;
+}
+
+/** Runs all, and answers their results in the order of `scenarios`. */
+export async function runScenarios(
+  scenarios: readonly Scenario[],
+  stage: Stage,
+  options: RunOptions,
+): Promise<Result[]> {
+  const results = new Map<Scenario, Result>();
+  const lane = async (queue: Scenario[]): Promise<void> => {
+    for (let scenario = queue.shift(); scenario; scenario = queue.shift())
+      results.set(scenario, await show(scenario, stage, options));
+  };
+  const together = scenarios.filter(({ alone }) => !alone);
+  await Promise.all(Array.from({ length: options.lanes }, () => lane(together)));
+  await lane(scenarios.filter(({ alone }) => alone));
+  return scenarios.map((scenario) => results.get(scenario)!);
+}
+
+async function show(scenario: Scenario, stage: Stage, { until, say }: RunOptions): Promise<Result> {
+  const { area, name } = scenario;
+  const began = performance.now();
+  const left = until - began;
+  const result = (state: Result['state'], error?: string): Result => {
+    const ms = performance.now() - began;
+    say(
+      `${state === 'pass' ? 'pass' : 'FAIL'} ${(ms / 1000).toFixed(1)} s  ${area}: ${name}${error ? `: ${error}` : ''}`,
+    );
+    return { scenario: { area, name }, state, ms, ...(error !== undefined && { error }) };
+  };
+  if (left <= 0) return result('fail', 'the time of the whole run was over before it began');
+  const limit = Math.min(left, SCENARIO_MS + SLOW_MS * stage.slowness);
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`took longer than ${Math.round(limit)} ms`)), limit);
+  });
+  try {
+    await Promise.race([scenario.run(stage), late]);
+    return result('pass');
+  } catch (error) {
+    return result('fail', textOf(error));
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+export function textOf(error: unknown): string {
+  return error instanceof Error ? (error.stack ?? error.message) : String(error);
+}
