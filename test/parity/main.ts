@@ -1,9 +1,8 @@
 /**
- * The parity suite as a program: `node main.js [--json FILE] [--only TEXT] [--lanes N] [--secs N] ENGINE+ACCELERATOR...`, such as
+ * The parity suite as a program: `node main.js [--json FILE] [--only TEXT] [--secs N] ENGINE+ACCELERATOR...`, such as
  * `qemu+kvm firecracker+kvm`.
  *
- * `--only` keeps the behaviours whose area and name hold the text, `--lanes` runs as many at a time as may be (default 1), `--secs` bounds the
- * whole run: what has not begun by then fails. Prints what ran and one table of results; exit code 0 only when all behaviours hold on all.
+ * `--only` keeps the behaviours whose area and name hold the text, `--secs` bounds the whole run: what has not begun by then fails. Prints what ran and one table of results; exit code 0 only when all behaviours hold on all.
  */
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
@@ -17,7 +16,6 @@ const { values, positionals } = parseArgs({
   options: {
     json: { type: 'string' },
     only: { type: 'string', default: '' },
-    lanes: { type: 'string', default: '1' },
     secs: { type: 'string', default: '3600' },
   },
 });
@@ -31,7 +29,7 @@ if (chosen.length === 0 || positionals.length === 0) {
   process.exit(2);
 }
 const began = performance.now();
-const until = began + number('secs') * 1000;
+const until = began + seconds(values.secs) * 1000;
 const columns: Column[] = [];
 for (const title of positionals) columns.push(await column(title));
 console.log(`\n${table(columns)}`);
@@ -45,15 +43,15 @@ const failed = columns.flatMap(({ title, results, trouble }) => [
 for (const text of failed) console.log(`\nFAILED on ${text}`);
 for (const { title, engine, version, slowness } of columns)
   console.log(`${title}: ${engine} ${version}, ${slowness.toFixed(1)} x slower than an ordinary host`);
-const seconds = Math.round((performance.now() - began) / 1000);
-console.log(`ran on ${positionals.join(', ')} in ${seconds} s; ${failed.length} failed`);
+const took = Math.round((performance.now() - began) / 1000);
+console.log(`ran on ${positionals.join(', ')} in ${took} s; ${failed.length} failed`);
 // Sockets of sandboxes that a failed behaviour has left may still be open.
 process.exit(failed.length === 0 ? 0 : 1);
 
-function number(name: 'lanes' | 'secs'): number {
-  const value = Number(values[name]);
+function seconds(text: string): number {
+  const value = Number(text);
   if (Number.isInteger(value) && value >= 1) return value;
-  console.error(`error: --${name} ${JSON.stringify(values[name])} is not a whole number from 1`);
+  console.error(`error: --secs ${JSON.stringify(text)} is not a whole number from 1`);
   process.exit(2);
 }
 
@@ -65,7 +63,7 @@ async function column(title: string): Promise<Column> {
     await using stage = await openStage({ checkout: process.cwd(), engine, accelerator, say });
     shown.version = stage.version;
     shown.slowness = stage.slowness;
-    shown.results = await runScenarios(chosen, stage, { lanes: number('lanes'), until, say });
+    shown.results = await runScenarios(chosen, stage, { until, say });
   } catch (error) {
     shown.trouble = `${shown.results.length === 0 ? 'no daemon with a template' : 'the end of the daemon'}: ${textOf(error)}`;
     say(`FAIL ${shown.trouble}`);

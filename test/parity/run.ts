@@ -1,4 +1,4 @@
-/** Runs behaviours on one stage: several at a time where they do not meddle with each other. */
+/** Runs behaviours on one stage, each under a bound of time. */
 import type { Result } from './table.js';
 import type { Scenario, Stage } from './types.js';
 
@@ -8,28 +8,20 @@ const SCENARIO_MS = 60_000;
 const SLOW_MS = 6_000;
 
 export interface RunOptions {
-  /** How many behaviours run at a time. Those that are `alone` come after all others, one by one. */
-  lanes: number;
   /** performance.now() after which no behaviour begins; one that runs then has failed. */
   until: number;
   say: (text: string) => void;
 }
 
-/** Runs all, and answers their results in the order of `scenarios`. */
+/** Shows all on one stage, one after another. */
 export async function runScenarios(
   scenarios: readonly Scenario[],
   stage: Stage,
   options: RunOptions,
 ): Promise<Result[]> {
-  const results = new Map<Scenario, Result>();
-  const lane = async (queue: Scenario[]): Promise<void> => {
-    for (let scenario = queue.shift(); scenario; scenario = queue.shift())
-      results.set(scenario, await show(scenario, stage, options));
-  };
-  const together = scenarios.filter(({ alone }) => !alone);
-  await Promise.all(Array.from({ length: options.lanes }, () => lane(together)));
-  await lane(scenarios.filter(({ alone }) => alone));
-  return scenarios.map((scenario) => results.get(scenario)!);
+  const results: Result[] = [];
+  for (const scenario of scenarios) results.push(await show(scenario, stage, options));
+  return results;
 }
 
 async function show(scenario: Scenario, stage: Stage, { until, say }: RunOptions): Promise<Result> {

@@ -104,6 +104,8 @@ class LiveStage implements Stage {
 
   async #build(template: string | { yaml: string }, tag?: string): Promise<string> {
     for await (const event of this.client.templates.build(template, tag === undefined ? {} : { tag })) {
+      if (event.type === 'step' && (event.ms ?? 0) > 1000)
+        this.#options.say?.(`build, ${event.title}: ${Math.round(event.ms! / 1000)} s`);
       if (event.type === 'done') return event.snapshot_id;
       if (event.type === 'failed') throw new Error(`${event.error.code}: ${event.error.error}`);
     }

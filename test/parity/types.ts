@@ -29,7 +29,5 @@ export interface Children extends AsyncDisposable {
 export interface Scenario {
   area: 'fork' | 'hello' | 'disks' | 'streams' | 'eval' | 'files' | 'standby' | 'branch' | 'faults';
   name: string;
-  /** Meddles with what others count on (the daemon itself, its standbys): nothing else runs meanwhile. */
-  alone?: true;
   run(stage: Stage): Promise<void>;
 }

@@ -20,7 +20,7 @@ const NODE_FLAGS = ['--no-write-protect-code-memory'];
 export async function testKvm(args) {
   await bundleParity();
   const columns = ['qemu+kvm', ...(process.env.FIRECRACKER_BIN ? ['firecracker+kvm'] : [])];
-  const secs = ['--secs', String(SECONDS_PER_COLUMN * columns.length), '--lanes', '2'];
+  const secs = ['--secs', String(SECONDS_PER_COLUMN * columns.length)];
   const suite = [parityProgram, ...secs, ...args, ...columns];
   const problem = await hostProblem();
   if (problem === null) {

@@ -114,7 +114,6 @@ export const states: Scenario[] = [
   {
     area: 'standby',
     name: 'forks are served from standbys where these are ready, each with an identity of its own',
-    alone: true,
     async run(stage) {
       const standby = () => stage.client.daemon().then(({ standby }) => standby);
       await using warm = await stage.fork();
@@ -132,7 +131,6 @@ export const states: Scenario[] = [
   {
     area: 'standby',
     name: 'a primed child has run before it was asked for; its claim gives it an identity, an environment and the time',
-    alone: true,
     async run(stage) {
       const snapshot = await stage.template('evaluator', evaluator);
       const primed = () => stage.client.daemon().then(({ standby }) => standby.primed);
@@ -164,7 +162,6 @@ export const states: Scenario[] = [
   {
     area: 'faults',
     name: 'sandboxes outlive a daemon that is killed, and are branched and removed by the next one',
-    alone: true,
     async run(stage) {
       await using children = await stage.fork(2);
       const { box } = children;

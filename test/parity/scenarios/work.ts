@@ -32,7 +32,7 @@ export const work: Scenario[] = [
     async run(stage) {
       await using children = await stage.fork();
       const input = randomBytes(1_000_000);
-      const { stdout } = await children.box.exec(['sha256sum'], { stdin: input });
+      const { stdout } = await children.box.exec(['sha256sum'], { stdin: input, timeoutSecs: 300 });
       assert.equal(stdout, `${createHash('sha256').update(input).digest('hex')}  -\n`);
     },
   },

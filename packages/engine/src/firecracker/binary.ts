@@ -4,6 +4,7 @@ import { EngineError, messageOf } from '../errors.js';
 import { sha256File } from '../hash.js';
 import { programFinder } from '../vmm/program.js';
 import type { EngineBinary } from '../vmm/types.js';
+import { findJailer, type Jailer } from './jail.js';
 
 const run = promisify(execFile);
 
@@ -17,6 +18,8 @@ const REMEDY =
 export interface FirecrackerBinary extends EngineBinary {
   /** Version of the state files that it writes, such as 8.0.0. */
   snapshotVersion: string;
+  /** What puts it into a jail, or why nothing does. */
+  jailer: Jailer;
 }
 
 /**
@@ -29,13 +32,14 @@ export const findFirecracker = programFinder<FirecrackerBinary>({
   wanted: () => process.env.FORKD_FIRECRACKER ?? process.env.FIRECRACKER_BIN ?? 'firecracker',
   remedy: REMEDY,
   async inspect(path) {
-    const [version, snapshotVersion, sha256] = await Promise.all([
+    const [version, snapshotVersion, sha256, jailer] = await Promise.all([
       ask(path, '--version', /^Firecracker v(\d+\.\d+\.\d+\S*)/m),
       ask(path, '--snapshot-version', /^v?(\d+\.\d+\.\d+)/m),
       sha256File(path),
+      findJailer(path),
     ]);
     assertSupported(version);
-    return { path, version, snapshotVersion, sha256 };
+    return { path, version, snapshotVersion, sha256, jailer };
   },
 });
 

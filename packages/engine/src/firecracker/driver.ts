@@ -51,7 +51,8 @@ async function pin(accelerator: Accelerator): Promise<EnginePin> {
 /** A process without a machine: disk and memory come with the snapshot. */
 async function startWaiting(spec: WaitingSpec, signal: AbortSignal): Promise<Vmm> {
   await link(spec.image, join(spec.dir, fcFiles.image));
-  return await FirecrackerVmm.start(spec, signal);
+  const { jailer } = await findFirecracker();
+  return await FirecrackerVmm.start({ ...spec, jailer: jailer.path }, signal);
 }
 
 async function startBoot(spec: BootSpec, signal: AbortSignal): Promise<Vmm> {
@@ -61,8 +62,8 @@ async function startBoot(spec: BootSpec, signal: AbortSignal): Promise<Vmm> {
       "the guest's kernel is packed in a way that is not known here: Firecracker needs its ELF",
       { remedy: 'Use engine qemu.' },
     );
-  const { path: binary } = await findFirecracker();
-  const vmm = await FirecrackerVmm.start({ ...spec, dir: spec.workDir, binary }, signal);
+  const { path: binary, jailer } = await findFirecracker();
+  const vmm = await FirecrackerVmm.start({ ...spec, dir: spec.workDir, binary, jailer: jailer.path }, signal);
   try {
     await orEnded(configure(vmm.api, spec, signal), vmm.shim, signal);
     return vmm;

@@ -96,7 +96,7 @@ describe.skipIf(!binary)('a Firecracker without a machine', () => {
     const dir = await directory('vmm');
     const abilities = await probeAbilities(shimBinary);
     vmm = await FirecrackerVmm.start(
-      { dir, binary: binary!.path, shimBinary, abilities, user: undefined },
+      { dir, binary: binary!.path, jailer: null, shimBinary, abilities, user: undefined },
       soon(),
     );
   });
@@ -150,7 +150,7 @@ describe.skipIf(!binary)('a Firecracker that cannot start', () => {
     await mkdir(join(dir, fcFiles.api)); // It cannot make its socket.
     const abilities = await probeAbilities(shimBinary);
     const start = FirecrackerVmm.start(
-      { dir, binary: binary!.path, shimBinary, abilities, user: undefined },
+      { dir, binary: binary!.path, jailer: null, shimBinary, abilities, user: undefined },
       soon(),
     );
     await expect(start).rejects.toMatchObject({ code: 'vmm_failed' });
@@ -160,7 +160,7 @@ describe.skipIf(!binary)('a Firecracker that cannot start', () => {
     const dir = await directory('bad-snapshot');
     const abilities = await probeAbilities(shimBinary);
     await using vmm = await FirecrackerVmm.start(
-      { dir, binary: binary!.path, shimBinary, abilities, user: undefined },
+      { dir, binary: binary!.path, jailer: null, shimBinary, abilities, user: undefined },
       soon(),
     );
     for (const name of ['state-file', 'memory-file', 'disk-file'])

@@ -3,7 +3,7 @@ import { basename, join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { EngineError } from '../errors.js';
 import { copyDisk } from '../guest/disk.js';
-import type { VmmUser } from '../machine/run-directory.js';
+import { handOver, type VmmUser } from '../machine/run-directory.js';
 import { readTail } from '../read-tail.js';
 import { type RamRange, type Shim, startShim, type VmmExit } from '../shim/index.js';
 import { orEnded } from '../vmm/ended.js';
@@ -20,12 +20,15 @@ import {
 import { FirecrackerApi, type InstanceInfo } from './api.js';
 import { Arrival } from './arrival.js';
 import { AGENT_PORT, drives, fcFiles } from './files.js';
+import { isJail, jailed, tidyJail } from './jail.js';
 import { saveDeviceState, saveWhole } from './save-state.js';
 import { dialVsock } from './vsock.js';
 
 export interface FirecrackerSpec extends VmmHost {
   /** Absolute path of its working directory. */
   dir: string;
+  /** Absolute path of what jails it, where a user of its own is named; null: it runs without. */
+  jailer: string | null;
 }
 
 const states: Record<InstanceInfo['state'], VmmState> = {
@@ -62,14 +65,23 @@ export class FirecrackerVmm implements Vmm {
    */
   static async start(spec: FirecrackerSpec, signal: AbortSignal): Promise<FirecrackerVmm> {
     const { dir, binary, shimBinary, abilities, user } = spec;
+    const jailer = user ? spec.jailer : null;
     using arrival = new Arrival(dir, fcFiles.api);
-    const argv = [binary, '--api-sock', fcFiles.api, '--id', 'forkd', '--level', 'Error'];
+    const bare = [binary, '--api-sock', fcFiles.api, '--id', 'forkd', '--level', 'Error'];
+    const argv = jailer ? await jailed(jailer, dir, user!, bare) : bare;
+    // The jailer changes the user by itself, and makes a /dev/kvm for it.
+    const as = jailer ? {} : user;
     const shim = await startShim(
-      { dir, argv, sockets: [], ...user },
+      { dir, argv, sockets: [], ...as },
       { binary: shimBinary, signal, abilities },
     );
     try {
       await orEnded(arrival.accepts(signal), shim, signal);
+      if (jailer) {
+        // The jailer gave it the directory whole.
+        await handOver(dir, user);
+        await tidyJail(dir, binary);
+      }
       return new FirecrackerVmm(dir, shim, user);
     } catch (error) {
       await shim.kill();
@@ -110,7 +122,8 @@ export class FirecrackerVmm implements Vmm {
       { signal },
     );
     await unlink(join(this.#dir, fcFiles.state));
-    const ram = await this.shim.findRam(`${basename(this.#dir)}/${fcFiles.memory}`);
+    const place = (await isJail(this.#dir)) ? '' : basename(this.#dir);
+    const ram = await this.shim.findRam(`${place}/${fcFiles.memory}`);
     const grafting = performance.now();
     await this.#graftLayers(source, ram, signal);
     const graftMs = performance.now() - grafting;

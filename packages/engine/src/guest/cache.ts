@@ -54,13 +54,18 @@ export async function stampOf(path: string): Promise<Stamp> {
 }
 
 /**
- * Whether a file is still what was stamped. Size and time of change decide; only where the time differs (a restored backup, a
- * copied state directory) is it read and hashed.
+ * Whether a file is still what was stamped. Size and time of change decide; only where the time differs (a copied state directory) is it
+ * read and hashed.
  */
 export async function matchesStamp(path: string, stamp: Stamp): Promise<boolean> {
   const info = await stat(path).catch(() => null);
   if (!info?.isFile() || info.size !== stamp.bytes) return false;
-  return info.mtimeMs === stamp.mtimeMs || (await sha256File(path)) === stamp.sha256;
+  return sameTime(info.mtimeMs, stamp.mtimeMs) || (await sha256File(path)) === stamp.sha256;
+}
+
+/** Archives, and some file systems, keep whole seconds: what came through one would be hashed at each use. */
+function sameTime(now: number, then: number): boolean {
+  return now === then || now === Math.floor(then / 1000) * 1000;
 }
 
 /** A JSON file of ours; null when it is not there or not whole. */

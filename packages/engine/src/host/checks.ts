@@ -9,7 +9,14 @@ import type { HostCheck } from '../types.js';
 import type { EngineChoice } from './choice.js';
 import { availableMemory, CHILD_BYTES } from './memory.js';
 import { tscKhz } from './tsc.js';
-import { type Candidate, candidates, obstacle, type Prove, rememberedVerdict, verdictOn } from './verdict.js';
+import {
+  type Candidate,
+  candidates,
+  newVerdict,
+  obstacle,
+  type Prove,
+  rememberedVerdict,
+} from './verdict.js';
 
 const GiB = 1024 ** 3;
 
@@ -27,14 +34,17 @@ export interface CheckContext {
   shimBinary: string;
   abilities: () => Promise<ShimAbilities>;
   choice: () => Promise<EngineChoice>;
-  /** Boots a guest on each candidate that has no verdict yet. */
+  /** Boots a guest on each candidate that is not known to work. */
   prove: Prove | undefined;
   signal: AbortSignal | undefined;
 }
 
 /** Checks every prerequisite of the host; none of them stops another. */
 export async function checkHost(context: CheckContext): Promise<HostCheck[]> {
-  // Proofs first and one by one: each boots a machine.
+  // One by one: each proof boots a machine. What is asked to prove tries again what had failed, before the choice is made; the choice, else, is
+  // what may leave verdicts.
+  const choose = () => guarded('accelerator', () => checkChoice(context));
+  const chosenBefore = context.prove ? undefined : await choose();
   const verdicts: HostCheck[] = [];
   for (const candidate of candidates)
     verdicts.push(
@@ -56,8 +66,7 @@ export async function checkHost(context: CheckContext): Promise<HostCheck[]> {
     guarded('privileges', checkPrivileges),
   ]);
   const [qemu, firecracker, ...rest] = checks;
-  const chosen = await guarded('accelerator', () => checkChoice(context));
-  return [qemu!, firecracker!, ...verdicts, chosen, ...rest];
+  return [qemu!, firecracker!, ...verdicts, chosenBefore ?? (await choose()), ...rest];
 }
 
 type Finding = Omit<HostCheck, 'name'>;
@@ -92,9 +101,8 @@ async function checkCandidate(candidate: Candidate, context: CheckContext): Prom
   const problem = await obstacle(candidate);
   if (problem !== null) return { state: 'pass', found: `not available: ${problem}` };
   const { home, prove, signal } = context;
-  const verdict = prove
-    ? await verdictOn(home, candidate, prove, signal)
-    : await rememberedVerdict(home, candidate);
+  const known = await rememberedVerdict(home, candidate);
+  const verdict = prove && !known?.works ? await newVerdict(home, candidate, prove, signal) : known;
   if (!verdict) return { state: 'pass', found: 'not tried since the host has started; --prove tries it' };
   const { works, reason, ms, at } = verdict;
   return {

@@ -63,8 +63,16 @@ export async function verdictOn(
   prove: Prove,
   signal?: AbortSignal,
 ): Promise<Verdict> {
-  const known = await rememberedVerdict(home, candidate);
-  if (known) return known;
+  return (await rememberedVerdict(home, candidate)) ?? (await newVerdict(home, candidate, prove, signal));
+}
+
+/** Tries a candidate that can be tried, and remembers what came of it. */
+export async function newVerdict(
+  home: string,
+  candidate: Candidate,
+  prove: Prove,
+  signal?: AbortSignal,
+): Promise<Verdict> {
   const start = performance.now();
   const outcome = await prove(candidate, signal).then(
     () => ({ works: true, reason: 'our guest booted on it' }),
