@@ -87,8 +87,9 @@ async function checkQemu(): Promise<Finding> {
 
 async function checkFirecracker(): Promise<Finding> {
   try {
-    const { path, version } = await findFirecracker();
-    return { state: 'pass', found: `${version} (${path})` };
+    const { path, version, jailer } = await findFirecracker();
+    const jail = jailer.path === null ? `without a jailer: ${jailer.reason}` : `in ${jailer.path}`;
+    return { state: 'pass', found: `${version} (${path}), ${jail}` };
   } catch (error) {
     if (!(error instanceof EngineError)) throw error;
     // Nothing is missing where there is none: QEMU serves every host.
