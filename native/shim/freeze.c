@@ -52,6 +52,7 @@ static struct {
 } cap = {.file = -1};
 
 bool capture_active(void) { return cap.state != NONE; }
+bool capture_takes_children(void) { return cap.state == FREEZING; }
 int capture_poll(void) { return cap.state > PREPARED && !cap.expired ? cap.done[0] : -1; }
 
 /* ---- in the capture's thread ---- */
@@ -71,12 +72,38 @@ static int write_layer_of(pid_t pid) {
 
 static int freeze_memory(void) {
   if (!cap.plan.live) return write_layer_of(vmm.pid);
-  return inject_here(vmm.pid, INJECT_SUSPEND_FILTER, FREEZE_MS, clone_body, NULL, &cap.fault, &cap.vmm_gone, &cap.vmm_status);
+  struct ended e = {false, 0};
+  int result = inject_here(vmm.pid, INJECT_SUSPEND_FILTER, FREEZE_MS, clone_body, NULL, &cap.fault, &e);
+  cap.vmm_gone = e.ended, cap.vmm_status = e.status;
+  return result;
+}
+
+/* Where the VMM has nothing left to do for its device state: the main thread stands at the entry of an open. */
+static int at_open(struct inject *in, void *arg) { return cap.plan.live ? clone_body(in, arg) : write_layer_of(vmm.pid); }
+
+static int give_command(void *arg) {
+  (void)arg;
+  return monitor_send(&cap.pause.monitor, pause_frozen_command(&cap.pause), &cap.fault);
+}
+
+static int freeze_at_open(void) {
+  struct pause *p = &cap.pause;
+  struct awaited_open at = {.path = p->freeze_at, .begin = give_command, .answered = p->monitor.fd};
+  struct ended e = {false, 0};
+  int64_t left = (p->due_us - now_us()) / 1000;
+  unsigned flags = cap.plan.live ? INJECT_SUSPEND_FILTER : 0;
+  int result = inject_at_open(vmm.pid, flags, left < 1 ? 1 : (int)left, &at, at_open, NULL, &cap.fault, &e);
+  cap.vmm_gone = e.ended, cap.vmm_status = e.status;
+  if (result && !at.answered_first) return -1;
+  if (monitor_answer(&p->monitor, &p->answer, p->due_us, &cap.fault)) return -1;
+  if (!result) return 0;
+  int length = p->answer.length > 160 ? 160 : (int)p->answer.length;
+  return fail(&cap.fault, EPROTO, "the VMM did not open \"%.100s\"; it answered %u %.*s", p->freeze_at, p->answer.status, length, p->answer.text);
 }
 
 static int freeze(void) {
   if (!cap.pause.socket) return freeze_memory();
-  return pause_open(&cap.pause, &cap.fault) ? -1 : pause_around(&cap.pause, freeze_memory, &cap.fault);
+  return pause_around(&cap.pause, *cap.pause.freeze_at ? freeze_at_open : freeze_memory, &cap.fault);
 }
 
 /* Should memory run out, the clone goes first: nobody but this capture loses by it. */
@@ -208,29 +235,14 @@ static int wrong_state(const struct conn *owner, int wanted, struct fault *f) {
   return 0;
 }
 
-/* Nothing for a pause that somebody else makes; else its commands. */
-static int read_pause(struct reader *r, struct fault *f) {
-  if (r->at == r->end) return 0;
-  cap.pause.deadline_ms = get_u32(r);
-  uint32_t before = get_u32(r), after = get_u32(r);
-  cap.pause.monitor.fd = -1;
-  cap.pause.socket = get_str(r);
-  if (before > PAUSE_LINES || after > PAUSE_LINES - before) r->bad = true;
-  for (uint32_t i = 0; i < before + after && !r->bad; i++) {
-    cap.pause.lines[i] = get_str(r);
-    /* What was read so far is what there is to free. */
-    if (!r->bad) cap.pause.before += i < before, cap.pause.after += i >= before;
-  }
-  if (r->bad) return fail(f, EPROTO, "a malformed request");
-  return strlen(cap.pause.socket) < 100 && !strchr(cap.pause.socket, '/') ? 0 : fail(f, EINVAL, "\"%.100s\" is no socket in the run directory", cap.pause.socket);
-}
-
 int capture_freeze(struct conn *owner, uint32_t id, struct reader *r, struct fault *f) {
   if (wrong_state(owner, PREPARED, f)) return -1;
-  if (read_pause(r, f)) {
+  /* Nothing for a pause that somebody else makes; else its steps. */
+  if (r->at != r->end && pause_read(&cap.pause, r, f)) {
     finish(false);
     return -1;
   }
+  cap.pause.cancel = &cap.cancel;
   if (pipe2(cap.command, O_CLOEXEC)) return fail(f, errno, "pipe: %s", strerror(errno));
   if (pipe2(cap.done, O_CLOEXEC)) {
     close(cap.command[0]), close(cap.command[1]);
@@ -267,6 +279,8 @@ static void reply_frozen(void) {
   put_u32(&w, (uint32_t)cap.took_us);
   put_u32(&w, (uint32_t)cap.pause.steps);
   for (int i = 0; i < cap.pause.steps; i++) put_u32(&w, cap.pause.took_us[i]);
+  put_u32(&w, cap.pause.answer.status);
+  put_str(&w, cap.pause.answer.text, cap.pause.answer.length);
   send_reply(cap.owner, SF_CAPTURE_FREEZE, cap.id, &w);
   free(w.data);
 }

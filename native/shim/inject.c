@@ -1,6 +1,6 @@
 /* System calls in a VMM's main thread: seize, run a stub that restores itself, let go. See inject.h and stub.S.h. */
 #define _GNU_SOURCE
-#include "inject.h"
+#include "session.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -24,8 +24,6 @@
 void (*inject_at_stop)(unsigned stop);
 #endif
 
-#define MAX_STUB_WORDS 64
-#define MAX_QUEUED 32
 /* The flags lie this far below the stack pointer: past the red zone of 128 bytes. */
 #define STACK_GAP 512
 /* The results of an interrupted system call that the kernel would have started again (linux/errno.h, not for user space). */
@@ -33,20 +31,6 @@ void (*inject_at_stop)(unsigned stop);
 #define ERESTARTNOINTR 513
 #define ERESTARTNOHAND 514
 #define ERESTART_RESTARTBLOCK 516
-#define EVENT_OF(status) ((unsigned)(status) >> 16)
-
-/* What a session keeps besides what its body sees. */
-struct session {
-  struct inject in;
-  unsigned flags;
-  int (*body)(struct inject *, void *);
-  void *arg;
-  int result;
-  int children; /* signalfd of SIGCHLD */
-  uint64_t original[MAX_STUB_WORDS]; /* what the stub covers */
-  siginfo_t queued[MAX_QUEUED];
-  int queued_count;
-};
 
 static struct session *session_of(struct inject *in) { return (struct session *)in; }
 
@@ -87,8 +71,7 @@ static int wait_either(struct session *s, pid_t pid, int also, int *status) {
   }
 }
 
-/* The next stop of `pid`; its end is a failure. `also`: see wait_either, -1 for none. */
-static int wait_stop(struct session *s, pid_t pid, int also, int *status) {
+int session_stop(struct session *s, pid_t pid, int also, int *status) {
   if (also < 0 ? wait_quietly(s, pid, status) : wait_either(s, pid, also, status)) return -1;
   if (*status == 0 && also >= 0) return 0;
   if (WIFEXITED(*status) || WIFSIGNALED(*status)) {
@@ -120,19 +103,19 @@ static void queue_signal(struct session *s, int signal) {
   if (s->queued_count < MAX_QUEUED) s->queued[s->queued_count++] = info;
 }
 
-static bool is_syscall_stop(int status) { return WSTOPSIG(status) == (SIGTRAP | 0x80); }
+bool is_syscall_stop(int status) { return WSTOPSIG(status) == (SIGTRAP | 0x80); }
 
 /* Continues with `request` until `wanted` says that this is the stop. */
 static int run_until(struct session *s, int request, bool (*wanted)(int status)) {
   for (;;) {
     int status;
-    if (resume_with(s, request) || wait_stop(s, s->in.pid, -1, &status)) return -1;
+    if (resume_with(s, request) || session_stop(s, s->in.pid, -1, &status)) return -1;
     if (wanted(status)) return 0;
     if (EVENT_OF(status) == 0 && !is_syscall_stop(status)) queue_signal(s, WSTOPSIG(status));
   }
 }
 
-static bool is_trap_stop(int status) { return EVENT_OF(status) == PTRACE_EVENT_STOP; }
+bool is_trap_stop(int status) { return EVENT_OF(status) == PTRACE_EVENT_STOP; }
 
 /* ---- registers and memory ---- */
 
@@ -224,9 +207,16 @@ static int place_stub(struct session *s) {
   return poke(in, in->stub, words, stub_words());
 }
 
+/* The stub, where nothing has been placed yet. */
+static int place(struct session *s) {
+  if (find_stub_place(&s->in) || target_read(&s->in, s->in.stub, s->original, stub_words() * 8)) return -1;
+  s->placed = true;
+  return place_stub(s);
+}
+
 /* ---- begin and end ---- */
 
-static int attach(struct session *s) {
+int session_seize(struct session *s) {
   struct inject *in = &s->in;
   unsigned long options = PTRACE_O_TRACESYSGOOD;
   if (s->flags & INJECT_SUSPEND_FILTER) options |= PTRACE_O_SUSPEND_SECCOMP;
@@ -237,17 +227,20 @@ static int attach(struct session *s) {
   if (ptrace(PTRACE_INTERRUPT, in->pid, 0, 0)) return fail(in->fault, errno, "interrupt process %d", in->pid);
   int status;
   for (;;) {
-    if (wait_stop(s, in->pid, -1, &status)) return -1;
+    if (session_stop(s, in->pid, -1, &status)) return -1;
     if (is_trap_stop(status)) break;
     /* Nothing of ours is in place yet: a signal takes its ordinary way, then the thread stops. */
     if (ptrace(PTRACE_CONT, in->pid, 0, EVENT_OF(status) ? 0 : WSTOPSIG(status)))
       return fail(in->fault, errno, "continue process %d", in->pid);
   }
   if (WSTOPSIG(status) != SIGTRAP) return fail(in->fault, EBUSY, "process %d is stopped by signal %d; continue it first", in->pid, WSTOPSIG(status));
-  if (get_regs(in, &in->resume)) return -1;
-  settle_restart(&in->resume);
-  if (find_stub_place(in) || target_read(in, in->stub, s->original, stub_words() * 8)) return -1;
-  return place_stub(s);
+  return 0;
+}
+
+static int attach(struct session *s) {
+  if (session_seize(s) || get_regs(&s->in, &s->in.resume)) return -1;
+  settle_restart(&s->in.resume);
+  return place(s);
 }
 
 /* Sends what was kept back. A signal of the kernel cannot be sent with its details: then its number alone. */
@@ -261,15 +254,16 @@ static void send_queued(struct session *s) {
 
 static int let_go(struct session *s) {
   struct inject *in = &s->in;
-  if (set_regs(in, &in->resume)) return -1;
-  if (poke(in, in->stub, s->original, stub_words())) return -1;
+  if (!s->at_entry && set_regs(in, &in->resume)) return -1;
+  if (s->placed && poke(in, in->stub, s->original, stub_words())) return -1;
   send_queued(s);
   return ptrace(PTRACE_DETACH, in->pid, 0, 0) ? fail(in->fault, errno, "detach from process %d", in->pid) : 0;
 }
 
 static void run_session(struct session *s) {
-  if (attach(s)) return;
-  s->result = s->body(&s->in, s->arg);
+  if (s->at ? session_seize(s) : attach(s)) return;
+  s->result = s->at ? session_follow(s) : 0;
+  if (s->result == 0) s->result = s->body(&s->in, s->arg);
   struct fault later, *first = s->in.fault;
   if (s->result) s->in.fault = &later; /* keep the first failure's words */
   if (!s->in.ended && let_go(s)) s->result = -1;
@@ -315,15 +309,20 @@ static struct session new_session(pid_t pid, unsigned flags, int timeout_ms, str
   return (struct session){.in = {.pid = pid, .fault = f, .deadline = now_us() + (int64_t)timeout_ms * 1000}, .flags = flags, .result = -1, .children = -1};
 }
 
-int inject_run(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inject *, void *), void *arg, struct fault *f) {
-  struct session s = new_session(pid, flags, timeout_ms, f);
-  s.body = body, s.arg = arg;
+/* SIGCHLD is blocked in the whole program; stops of the target come as one. */
+static int children_signals(struct fault *f) {
   sigset_t child;
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
-  /* SIGCHLD is blocked in the whole program; stops of the target come as one. */
-  s.children = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (s.children < 0) return fail(f, errno, "signalfd");
+  int fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+  return fd < 0 ? fail(f, errno, "signalfd") : fd;
+}
+
+int inject_run(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inject *, void *), void *arg, struct fault *f) {
+  struct session s = new_session(pid, flags, timeout_ms, f);
+  s.body = body, s.arg = arg;
+  s.children = children_signals(f);
+  if (s.children < 0) return -1;
   pthread_t thread;
   int error = pthread_create(&thread, NULL, run_thread, &s);
   if (error) fail(f, error, "start a thread");
@@ -333,11 +332,22 @@ int inject_run(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inj
   return s.result;
 }
 
-int inject_here(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inject *, void *), void *arg, struct fault *f, bool *ended, int *status) {
+int inject_here(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inject *, void *), void *arg, struct fault *f, struct ended *ended) {
   struct session s = new_session(pid, flags, timeout_ms, f);
   s.body = body, s.arg = arg;
   run_timed(&s);
-  *ended = s.in.ended, *status = s.in.status;
+  *ended = (struct ended){s.in.ended, s.in.status};
+  return s.result;
+}
+
+int inject_at_open(pid_t pid, unsigned flags, int timeout_ms, struct awaited_open *at, int (*body)(struct inject *, void *), void *arg, struct fault *f, struct ended *ended) {
+  struct session s = new_session(pid, flags, timeout_ms, f);
+  s.body = body, s.arg = arg, s.at = at;
+  s.children = children_signals(f);
+  if (s.children < 0) return -1;
+  run_timed(&s);
+  close(s.children);
+  *ended = (struct ended){s.in.ended, s.in.status};
   return s.result;
 }
 
@@ -351,6 +361,21 @@ static int start_stub(struct inject *in, const uint8_t *entry, struct user_regs_
 }
 
 /*
+ * From the entry of its own open, which becomes read(-1), to the stub's end, which leads back to that open. A signal that waits is taken out of
+ * the way when the thread comes to the stub.
+ */
+static int leave_open(struct session *s) {
+  if (place(s)) return -1;
+  struct user_regs_struct r = s->in.resume;
+  r.rip = s->in.stub + (uint64_t)(stub_called - stub_begin);
+  r.rsp = s->in.stack;
+  r.orig_rax = SYS_read, r.rdi = UINT64_MAX, r.rsi = 0, r.rdx = 0;
+  if (set_regs(&s->in, &r)) return -1;
+  s->at_entry = false;
+  return run_until(s, PTRACE_SYSCALL, is_syscall_stop);
+}
+
+/*
  * Brings the target to the entry of a system call, then makes it the one that is wanted. What it enters with is read(-1), which every VMM's
  * filter lets pass and which does nothing: the filter counts again as soon as the tracer is dead, and wherever that happens here while it
  * waits, the target has nothing in hand that it would be killed for.
@@ -358,6 +383,7 @@ static int start_stub(struct inject *in, const uint8_t *entry, struct user_regs_
 static int enter(struct inject *in, const uint8_t *entry, long number, const uint64_t args[6]) {
   struct session *s = session_of(in);
   struct user_regs_struct r = in->resume;
+  if (s->at_entry && leave_open(s)) return -1;
   r.rax = SYS_read, r.rdi = UINT64_MAX, r.rsi = 0, r.rdx = 0;
   if (start_stub(in, entry, r) || run_until(s, PTRACE_SYSCALL, is_syscall_stop) || get_regs(in, &r)) return -1;
   if (r.rsp != in->stack || r.orig_rax != SYS_read) return fail(in->fault, EIO, "process %d is not where it was sent", in->pid);
@@ -384,7 +410,7 @@ int inject_batch(struct inject *in, uint64_t address, int done) {
   if (start_stub(in, stub_batch, r) || resume_with(s, PTRACE_CONT)) return -1;
   for (;;) {
     int status;
-    if (wait_stop(s, in->pid, done, &status)) return -1;
+    if (session_stop(s, in->pid, done, &status)) return -1;
     if (status == 0) break;
     if (EVENT_OF(status) == 0) queue_signal(s, WSTOPSIG(status));
     if (resume_with(s, PTRACE_CONT)) return -1;
@@ -392,7 +418,7 @@ int inject_batch(struct inject *in, uint64_t address, int done) {
   if (ptrace(PTRACE_INTERRUPT, in->pid, 0, 0)) return fail(in->fault, errno, "interrupt process %d", in->pid);
   int status;
   for (;;) {
-    if (wait_stop(s, in->pid, -1, &status)) return -1;
+    if (session_stop(s, in->pid, -1, &status)) return -1;
     if (is_trap_stop(status)) break;
     if (EVENT_OF(status) == 0) queue_signal(s, WSTOPSIG(status));
     if (resume_with(s, PTRACE_CONT)) return -1;
@@ -453,7 +479,7 @@ int inject_clone(struct inject *in, pid_t *clone) {
     if (try_clone(s, clone, &result)) return -1;
   if (set_options(s, 0)) return -1;
   if (result < 0) return fail(in->fault, (int)-result, "clone of process %d: %s", in->pid, strerror((int)-result));
-  if (wait_stop(s, *clone, -1, &status)) return -1;
+  if (session_stop(s, *clone, -1, &status)) return -1;
   return ptrace(PTRACE_SETOPTIONS, *clone, 0, clone_options(s->flags)) ? fail(in->fault, errno, "bind the clone to the shim: %s", strerror(errno)) : 0;
 }
 

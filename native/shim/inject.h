@@ -33,11 +33,30 @@ enum {
  */
 int inject_run(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inject *, void *), void *arg, struct fault *f);
 
+/* Whether the target has ended, and how. */
+struct ended {
+  bool ended;
+  int status;
+};
 /*
  * The same in the calling thread, for one that goes on tracing a clone. After a failure that thread has to end soon: its end is what lets go
- * of the target. Whether the target has ended is told in *ended and *status.
+ * of the target.
  */
-int inject_here(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inject *, void *), void *arg, struct fault *f, bool *ended, int *status);
+int inject_here(pid_t pid, unsigned flags, int timeout_ms, int (*body)(struct inject *, void *), void *arg, struct fault *f, struct ended *ended);
+
+/* An open that the target makes by itself. */
+struct awaited_open {
+  const char *path; /* as the target gives it to the kernel */
+  int (*begin)(void *arg); /* called as soon as the target is watched: makes it do what ends in the open */
+  void *arg;
+  int answered; /* a descriptor that becomes readable when the target is done with that */
+  bool answered_first; /* result: it was done, and has not opened the path */
+};
+/*
+ * The same, but `body` runs where the target enters an open of a path: in the calling thread. The open itself follows when the target goes on.
+ * A body that makes no call needs no INJECT_SUSPEND_FILTER.
+ */
+int inject_at_open(pid_t pid, unsigned flags, int timeout_ms, struct awaited_open *at, int (*body)(struct inject *, void *), void *arg, struct fault *f, struct ended *ended);
 /* True, and no session begins until inject_unlock, when none is under way: waiting for any child would take its stops away. */
 bool inject_trylock(void);
 void inject_unlock(void);

@@ -150,7 +150,7 @@ static void loop(int children) {
     if (!vmm.ended || conns_open()) unclaimed = -1;
     else if (unclaimed < 0) unclaimed = now_us() + UNCLAIMED_US;
     if (unclaimed >= 0 && now_us() >= unclaimed) return;
-    p[0] = (struct pollfd){children, POLLIN, 0};
+    p[0] = (struct pollfd){capture_takes_children() ? -1 : children, POLLIN, 0};
     p[1] = (struct pollfd){vmm.adopted && !vmm.ended ? vmm.pidfd : -1, POLLIN, 0};
     p[2] = (struct pollfd){logs, POLLIN, 0};
     p[3].revents = 0;

@@ -1,7 +1,7 @@
 /* Made from packages/wire/src/shim.ts. Do not edit. */
 #pragma once
 
-#define SHIM_VERSION 1
+#define SHIM_VERSION 2
 #define SHIM_HEADER_SIZE 16
 #define SHIM_MAX_PAYLOAD 16777216
 #define SHIM_REPLY 128
@@ -34,6 +34,16 @@ enum {
   CAN_INJECTION = 1,
   CAN_CHANGE_USER = 2,
   CAN_ATTACH = 4,
+};
+
+enum {
+  SPEAKS_LINES = 0,
+  SPEAKS_HTTP = 1,
+};
+
+enum {
+  STEP_COMMAND = 0,
+  STEP_COPY = 1,
 };
 
 enum {

@@ -167,7 +167,7 @@ static int prepare(struct conn *c, struct reader *r, struct writer *w, struct fa
 }
 
 static int arm(struct conn *c, struct reader *r, struct fault *f) {
-  uint32_t deadline = get_u32(r), count = get_u32(r);
+  uint32_t deadline = get_u32(r), count = get_u32(r), greets = get_u32(r);
   char *socket = get_str(r);
   if (count > MAX_LINES) r->bad = true;
   char **lines = calloc(MAX_LINES, sizeof *lines);
@@ -176,7 +176,7 @@ static int arm(struct conn *c, struct reader *r, struct fault *f) {
   while (have < count && !r->bad)
     if ((lines[have] = get_str(r))) have++;
   if (!r->bad && !vmm.ended && strlen(socket) < 100 && !strchr(socket, '/')) {
-    resume_arm(c, socket, lines, (int)count, deadline);
+    resume_arm(c, socket, lines, (int)count, greets != 0, deadline);
     return 0;
   }
   if (r->bad) malformed(f);

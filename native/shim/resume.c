@@ -17,6 +17,7 @@ static struct {
   struct conn *owner;
   char *socket, **lines;
   int count, next; /* lines sent */
+  bool greets; /* the VMM speaks first */
   int fd;
   int64_t due;
 } recipe = {.fd = -1};
@@ -30,11 +31,11 @@ static void forget(void) {
   recipe.fd = -1;
 }
 
-void resume_arm(struct conn *owner, char *socket, char **lines, int count, uint32_t deadline_ms) {
+void resume_arm(struct conn *owner, char *socket, char **lines, int count, bool greets, uint32_t deadline_ms) {
   forget();
   recipe.state = ARMED;
   recipe.owner = owner;
-  recipe.socket = socket, recipe.lines = lines, recipe.count = count;
+  recipe.socket = socket, recipe.lines = lines, recipe.count = count, recipe.greets = greets;
   recipe.due = now_us() + (int64_t)deadline_ms * 1000;
 }
 
@@ -42,31 +43,6 @@ bool resume_disarm(void) {
   if (recipe.state != ARMED) return false;
   forget();
   return true;
-}
-
-/* Connects; the rest follows as the VMM answers. */
-static void begin(const char *why) {
-  struct sockaddr_un to = {.sun_family = AF_UNIX};
-  note("%s: resuming the VMM through %s", why, recipe.socket);
-  recipe.state = SENDING;
-  recipe.owner = NULL;
-  recipe.due = now_us() + SENDING_TIMEOUT_US;
-  strncpy(to.sun_path, recipe.socket, sizeof to.sun_path - 1);
-  recipe.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (recipe.fd < 0 || connect(recipe.fd, (struct sockaddr *)&to, sizeof to)) {
-    note("connect to %s: %s", recipe.socket, strerror(errno));
-    forget();
-  }
-}
-
-void resume_owner_gone(struct conn *owner) {
-  if (recipe.state == ARMED && recipe.owner == owner) begin("the daemon's connection has closed while a pause was its own");
-}
-
-int resume_poll(short *events, int64_t *due) {
-  *due = recipe.state == IDLE ? -1 : recipe.due;
-  *events = POLLIN;
-  return recipe.fd;
 }
 
 /* A line has come: the next of ours goes out. After the last one's answer the work is done. */
@@ -83,6 +59,31 @@ static void send_next(void) {
     note("send to %s: %s", recipe.socket, strerror(errno));
     forget();
   }
+}
+
+/* Connects; the rest follows as the VMM answers. */
+static void begin(const char *why) {
+  struct sockaddr_un to = {.sun_family = AF_UNIX};
+  note("%s: resuming the VMM through %s", why, recipe.socket);
+  recipe.state = SENDING;
+  recipe.owner = NULL;
+  recipe.due = now_us() + SENDING_TIMEOUT_US;
+  strncpy(to.sun_path, recipe.socket, sizeof to.sun_path - 1);
+  recipe.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (recipe.fd < 0 || connect(recipe.fd, (struct sockaddr *)&to, sizeof to)) {
+    note("connect to %s: %s", recipe.socket, strerror(errno));
+    forget();
+  } else if (!recipe.greets) send_next();
+}
+
+void resume_owner_gone(struct conn *owner) {
+  if (recipe.state == ARMED && recipe.owner == owner) begin("the daemon's connection has closed while a pause was its own");
+}
+
+int resume_poll(short *events, int64_t *due) {
+  *due = recipe.state == IDLE ? -1 : recipe.due;
+  *events = POLLIN;
+  return recipe.fd;
 }
 
 void resume_step(short revents) {

@@ -109,7 +109,7 @@ void conn_gone(struct conn *c);
 extern bool end_requested;
 
 /* ---- resume recipe (resume.c) ---- */
-void resume_arm(struct conn *owner, char *socket, char **lines, int count, uint32_t deadline_ms);
+void resume_arm(struct conn *owner, char *socket, char **lines, int count, bool greets, uint32_t deadline_ms);
 bool resume_disarm(void);
 void resume_owner_gone(struct conn *owner);
 /* The descriptor and events to wait for, and the time at which to call resume_step though nothing came; -1 for none. */
@@ -176,6 +176,8 @@ int capture_copy(struct conn *owner, uint32_t id, struct fault *f);
 void capture_abort(void);
 void capture_owner_gone(struct conn *owner);
 bool capture_active(void);
+/* A capture's thread waits for stops of the VMM: signals of children are its own until it is done. */
+bool capture_takes_children(void);
 /* Guest RAM is not marked DONTFORK any more. */
 extern bool ram_forkable;
 /* Lets a clone have guest RAM and nothing else of the VMM (forkable.c). */

@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -63,8 +64,21 @@ static void forbid_clone_and_mmap(void) {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) _exit(9);
 }
 
+enum kind { WAITING, COMPUTING, OPENING, KINDS };
+static const char *const kinds[] = {"waiting", "computing", "opening"};
+static char place[] = "/tmp/test_inject-XXXXXX"; /* a directory */
+
+/* As a VMM saves its state: a file is written, then a directory is opened to be written to. */
+static void save(void) {
+  char file[64];
+  snprintf(file, sizeof file, "%s/state", place);
+  int fd = open(file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  if (fd < 0 || write(fd, file, sizeof file) != sizeof file || close(fd)) seen->wrong++;
+  if (open(place, O_WRONLY | O_CREAT, 0600) != -1 || errno != EISDIR) seen->wrong++;
+}
+
 /* A VMM's main thread: mostly waits, sometimes computes; each wait has to end by its time-out or by our signal, and nothing may be lost between. */
-static void target(bool busy) {
+static void target(enum kind kind) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   struct sigaction action = {.sa_handler = on_signal};
   sigaction(SIGUSR1, &action, NULL);
@@ -72,7 +86,8 @@ static void target(bool busy) {
   double sum = 0;
   for (unsigned long i = 1;; i++) {
     struct timespec nap = {0, 2000000};
-    if (!busy) {
+    if (kind == OPENING) save();
+    if (kind != COMPUTING) {
       int n = ppoll(NULL, 0, &nap, NULL);
       if (n != 0 && !(n < 0 && errno == EINTR)) seen->wrong++;
     }
@@ -112,16 +127,53 @@ static int batch(struct inject *in, uint64_t scratch) {
 }
 
 static int body(struct inject *in, void *arg) {
-  (void)arg;
   int64_t at, r;
   pid_t clone;
   if (inject_call(in, &at, SYS_mmap, 0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, UINT64_MAX, 0)) return -1;
   if (at < 0 && at > -4096) return fail(in->fault, (int)-at, "mmap");
-  syscall(SYS_tgkill, in->pid, in->pid, SIGUSR1); /* arrives amid the injection: has to be kept and delivered afterwards */
+  if (!arg) syscall(SYS_tgkill, in->pid, in->pid, SIGUSR1); /* arrives amid the injection: has to be kept and delivered afterwards */
   if (batch(in, (uint64_t)at) || inject_clone(in, &clone)) return -1;
   kill(clone, SIGKILL);
   waitpid(clone, NULL, __WALL);
   return inject_call(in, &r, SYS_munmap, (uint64_t)at, 8192, 0, 0, 0, 0);
+}
+
+/* From the entry of an open, with a signal that waits already. */
+static int open_body(struct inject *in, void *arg) {
+  int64_t r;
+  pid_t clone;
+  (void)arg;
+  syscall(SYS_tgkill, in->pid, in->pid, SIGUSR1);
+  if (inject_clone(in, &clone)) return -1;
+  kill(clone, SIGKILL);
+  waitpid(clone, NULL, __WALL);
+  return inject_call(in, &r, SYS_getpid, 0, 0, 0, 0, 0, 0) || r != in->pid ? -1 : body(in, &r);
+}
+
+static int nothing_to_begin(void *arg) { return (void)arg, 0; }
+static int look_only(struct inject *in, void *arg) { return (void)in, (void)arg, 0; }
+
+/* Where the target opens its directory; with `answered` readable it may never. */
+static int at_open(pid_t victim, const char *path, int answered, int (*with)(struct inject *, void *), bool *first, struct fault *f) {
+  struct awaited_open at = {.path = path, .begin = nothing_to_begin, .answered = answered};
+  struct ended ended;
+  int result = inject_at_open(victim, INJECT_SUSPEND_FILTER, 3000, &at, with, NULL, f, &ended);
+  *first = at.answered_first;
+  return result;
+}
+
+static int trace(pid_t victim, enum kind kind, struct fault *f) {
+  int never[2];
+  bool first;
+  if (kind != OPENING) return inject_run(victim, INJECT_SUSPEND_FILTER, 3000, body, NULL, f);
+  if (pipe2(never, O_CLOEXEC)) return fail(f, errno, "pipe");
+  if (at_open(victim, place, never[0], open_body, &first, f)) return -1;
+  /* Looked at, and not touched; then one that is answered and never opens. */
+  if (at_open(victim, place, never[0], look_only, &first, f)) return -1;
+  if (write(never[1], "", 1) != 1) return fail(f, errno, "pipe");
+  struct fault expected = {0, ""};
+  if (at_open(victim, "/elsewhere", never[0], look_only, &first, &expected) == 0 || !first) return fail(f, EIO, "an open that never came was found: %s", expected.text);
+  return 0;
 }
 
 static unsigned die_at;
@@ -139,17 +191,17 @@ static bool turns_on(long turns) {
 }
 
 /* 1: the tracer came through, 0: it died at that stop and all is right, -1: the target was harmed. */
-static int round_of(unsigned stop, bool busy, struct fault *f) {
+static int round_of(unsigned stop, enum kind kind, struct fault *f) {
   memset(seen, 0, sizeof *seen);
   pid_t victim = fork();
-  if (victim == 0) target(busy);
+  if (victim == 0) target(kind);
   if (!turns_on(3)) return fail(f, EIO, "the target does not run");
   pid_t tracer = fork();
   if (tracer == 0) {
     struct fault inner = {0, ""};
     die_at = stop;
     inject_at_stop = at_stop;
-    int result = inject_run(victim, INJECT_SUSPEND_FILTER, 3000, body, NULL, &inner);
+    int result = trace(victim, kind, &inner);
     if (result) printf("stop %u: %s (%d)\n", stop, inner.text, inner.code);
     _exit(result ? (inner.code == EPERM ? 77 : 1) : 0);
   }
@@ -179,6 +231,13 @@ static int round_of(unsigned stop, bool busy, struct fault *f) {
   return result ? -1 : through;
 }
 
+static void clean(void) {
+  char file[64];
+  snprintf(file, sizeof file, "%s/state", place);
+  unlink(file);
+  rmdir(place);
+}
+
 int main(void) {
   struct fault f = {0, ""};
   setbuf(stdout, NULL);
@@ -188,17 +247,20 @@ int main(void) {
   sigprocmask(SIG_BLOCK, &child, NULL);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   seen = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  for (int busy = 0; busy < 2; busy++) {
+  if (!mkdtemp(place)) return 1;
+  for (enum kind kind = 0; kind < KINDS; kind++) {
     unsigned stop = 0;
     for (int through = 0; !through; stop++) {
-      through = round_of(stop == 0 ? UINT32_MAX : stop, busy, &f);
+      through = round_of(stop == 0 ? UINT32_MAX : stop, kind, &f);
       if (stop == 0 && through == 1) through = 0; /* undisturbed first */
       if (through < 0) {
         printf("%s%s\n", f.code == EPERM ? "skipped: " : "FAILED: ", f.text);
+        clean();
         return f.code == EPERM ? 77 : 1;
       }
     }
-    printf("%s target: the tracer died at each of %u stops\n", busy ? "computing" : "waiting", stop - 2);
+    printf("%s target: the tracer died at each of %u stops\n", kinds[kind], stop - 2);
   }
+  clean();
   return 0;
 }

@@ -1,5 +1,5 @@
 /**
- * The conversation between the daemon and a shim, version 1: requests, their replies, and one event, over a unix stream socket.
+ * The conversation between the daemon and a shim, version 2: requests, their replies, and one event, over a unix stream socket.
  *
  * ```text
  *   daemon                                       shim
@@ -28,15 +28,19 @@
  *   GRAFT     ram:u32 files:u32 extents:u32 timeoutMs:u32, then ram x (guestOffset:u64 length:u64 address:u64),
  *             extents x (kind:u32 file:u32 fileOffset:u64 guestOffset:u64 length:u64), files x (bytes:u64 path:str)
  *                                                 -> microseconds:u32 mapped:u32 (0: injection was not possible, all was copied)
- *   ARM       deadlineMs:u32 lines:u32 socket:str, then lines x str      -> (empty)
+ *   ARM       deadlineMs:u32 lines:u32 greets:u32 socket:str, then lines x str -> (empty). greets 1: the VMM speaks first; 0: it waits for the
+ *             first line. Before each further one the VMM is to say something that ends with a newline.
  *   DISARM    (empty)                             -> unsent:u32 (0: the recipe had been sent, or there was none)
  *   KILL      (empty)                             -> (empty); EXITED follows
  *   END       (empty)                             -> (empty)
  *   CAPTURE_PREPARE  live:u32 origin:u32 layer:str, then as GRAFT (extents: what the snapshot's link below shows; files below `origin` are
  *             those that the source was forked from)                 -> live:u32 zero:u32 privateBytes:u64 reason:str
- *   CAPTURE_FREEZE   (empty), or deadlineMs:u32 before:u32 after:u32 socket:str, then before + after x str: lines for the VMM's monitor, around
- *             the freeze; those after it are sent whatever fails      -> microseconds:u32 steps:u32, then steps x microseconds:u32.
- *                                                    live: the clone exists. Else: the layer is written.
+ *   CAPTURE_FREEZE   (empty), or deadlineMs:u32 speaks:u32 before:u32 after:u32 socket:str freezeAt:str, then before + after x
+ *             (kind:u32 text:str to:str): the pause as steps around the freeze; those after it are taken whatever fails. `command`: text is sent
+ *             to the socket. `copy`: the disk `text` of the run directory is copied to `to`, an absolute path. freezeAt is "", or a path: memory
+ *             is then frozen where the VMM's main thread enters the open of it, in the course of the last command before the freeze.
+ *                                                 -> microseconds:u32 steps:u32, then steps x microseconds:u32, status:u32 answer:str (of the
+ *             command that was frozen).              live: the clone exists. Else: the layer is written.
  *   CAPTURE_COPY     (empty)                      -> microseconds:u32 count:u32 bytes:u64 compared:u64 unchanged:u64 (pages), then
  *             count x (guestPage:u32 pages:u32 filePage:u32, all ones: zeros)
  *   CAPTURE_ABORT    (empty)                      -> (empty); no clone and no layer is left
@@ -46,7 +50,7 @@
  * Replies to CAPTURE_ requests come when they are done, other replies in the order of their requests. A capture belongs to the connection that
  * prepared it and is aborted when that closes. A frame with another version, or a payload over {@link SHIM_MAX_PAYLOAD}, ends the connection.
  */
-export const SHIM_PROTOCOL_VERSION = 1;
+export const SHIM_PROTOCOL_VERSION = 2;
 
 export const SHIM_HEADER_SIZE = 16;
 /** Largest payload, bytes: a graft of 500,000 extents, a layer of 1,300,000. */
@@ -92,6 +96,11 @@ export const shimAbilityBits = {
   ATTACH: 4,
 } as const;
 
+/** What a VMM's socket speaks: QMP, with a greeting and an answer a line; or HTTP/1.1. */
+export const shimLanguages = { lines: 0, http: 1 } as const;
+
+export const shimStepKinds = { command: 0, copy: 1 } as const;
+
 export const shimExtentKinds = { map: 0, copy: 1, zero: 2 } as const;
 
 export const shimExitKinds = { exited: 0, signaled: 1, unknown: 2 } as const;
@@ -110,6 +119,8 @@ export function shimHeader(): string {
   enumeration('SF', shimFrames);
   enumeration('START', shimStartFlags);
   enumeration('CAN', shimAbilityBits);
+  enumeration('SPEAKS', shimLanguages);
+  enumeration('STEP', shimStepKinds);
   enumeration('EXTENT', shimExtentKinds);
   enumeration('EXIT', shimExitKinds);
   return `${lines.join('\n')}\n`;

@@ -1,5 +1,5 @@
 import { constants } from 'node:fs';
-import { link, open, rm } from 'node:fs/promises';
+import { open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { EngineError, messageOf } from '../errors.js';
 import type { VmmUser } from '../machine/run-directory.js';
@@ -17,10 +17,10 @@ import {
 import { sealPart } from '../snapshot/seal.js';
 import { type SnapshotDraft, spaceError } from '../snapshot/store.js';
 import type { BranchedSnapshot, Branching, BranchOptions, LogFunction } from '../types.js';
-import type { PreparedDisk, Vmm, VmmDisks } from '../vmm/types.js';
+import type { FrozenDisk, PreparedDisk, Vmm, VmmDisks } from '../vmm/types.js';
 import { belowOf } from './below.js';
 import { reserveHeadroom } from './headroom.js';
-import { pauseByShim, pauseFor } from './pause.js';
+import { pauseByShim } from './pause.js';
 
 export interface BranchSource {
   id: string;
@@ -47,13 +47,8 @@ interface Held {
   pauseMs: number;
   state: Buffer;
   /** Overlays in the draft, lowest first. */
-  disks: LinkedDisk[];
+  disks: FrozenDisk[];
   full: boolean;
-}
-
-interface LinkedDisk {
-  name: string;
-  whole: boolean;
 }
 
 /**
@@ -163,11 +158,12 @@ export class Brancher {
   async #capture(options: BranchOptions, chain: Chain, draft: SnapshotDraft): Promise<Held> {
     const { vmm, ram, manifest } = this.#source;
     const { shim } = vmm;
+    const slow = options.mode === 'diff' ? undefined : await this.#overlays.whySlow(draft.dir);
     const preparing = [
-      this.#overlays.prepare(manifest.diskBytes),
+      this.#overlays.prepare(manifest.diskBytes, draft.dir),
       this.#prepareMemory({
         ram,
-        mode: options.mode === 'diff' ? 'diff' : 'live',
+        mode: options.mode === 'diff' || slow !== undefined ? 'diff' : 'live',
         below: belowOf(chain, manifest),
         layer: join(draft.dir, 'layer'),
       }),
@@ -176,9 +172,10 @@ export class Brancher {
     try {
       // All of them, also when one fails: what the others have prepared is given up below.
       await Promise.allSettled(preparing);
-      const [disk, prepared] = await Promise.all(preparing);
+      const [disk, memory] = await Promise.all(preparing);
+      const prepared = slow === undefined ? memory : { ...memory, reason: slow };
       const pauseMs = await this.#pause(disk);
-      const disks = await this.#linkDisks(draft);
+      const disks = await this.#overlays.collect(this.#covered, draft.dir);
       const state = await readState(join(vmm.dir, STATE_FILE));
       this.#nodes.set(options.snapshotId, disk.below);
       return { draft, chain, prepared, pauseMs, state, disks, full: options.mode === 'full' };
@@ -211,37 +208,17 @@ export class Brancher {
   /** Freezes disk, device state and memory of one instant. Milliseconds that the guest stood still. */
   async #pause(disk: PreparedDisk): Promise<number> {
     const { vmm, id, log } = this.#source;
-    const script = vmm.pauseScript?.(disk, STATE_FILE);
-    if (!script)
-      return await pauseFor(vmm, async () => {
-        await this.#overlays.switch(disk);
-        await vmm.saveState(STATE_FILE);
-        await vmm.shim.captureFreeze();
-      });
+    const script = vmm.pauseScript(disk, STATE_FILE);
     try {
       const { pauseMs, frozen } = await pauseByShim(vmm, script);
       await this.#overlays.switched(disk);
+      await vmm.checkPause(STATE_FILE, frozen);
       log('debug', `the pause of ${id}`, { pauseMs, stepsMs: frozen.steps });
       return pauseMs;
     } catch (error) {
       this.#overlays.unknown();
       throw error;
     }
-  }
-
-  /**
-   * Links the overlays that the previous link does not hold: usually one. Where that link is gone, or failed, those that it would have held
-   * come along, since memory is compared with the link below it.
-   */
-  async #linkDisks(draft: SnapshotDraft): Promise<LinkedDisk[]> {
-    const frozen = (await this.#overlays.frozen()).slice(this.#covered);
-    return await Promise.all(
-      frozen.map(async ({ file, whole }, index) => {
-        const name = index === frozen.length - 1 ? 'disk' : `disk-${index}`;
-        await link(join(this.#source.vmm.dir, file), join(draft.dir, name));
-        return { name, whole };
-      }),
-    );
   }
 
   /** After the pause: copies memory, hashes, and makes the snapshot exist. It is synced after that. */

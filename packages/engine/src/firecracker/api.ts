@@ -116,7 +116,7 @@ function parse(request: string, text: string): unknown {
 }
 
 /** The reason in an error's body; the body itself where it has none. */
-function faultOf(text: string): string {
+export function faultOf(text: string): string {
   try {
     const { fault_message: fault } = JSON.parse(text) as { fault_message?: unknown };
     if (typeof fault === 'string') return fault;

@@ -12,7 +12,7 @@ import { FirecrackerRefusal } from './api.js';
 import { Arrival } from './arrival.js';
 import { assertSupported, findFirecracker } from './binary.js';
 import { fcFiles } from './files.js';
-import { saysStateIsSaved } from './save-state.js';
+import { checkPause, pauseScript, saysStateIsSaved } from './pause.js';
 import { assertWholeState } from './state-file.js';
 import { FirecrackerVmm } from './vmm.js';
 
@@ -51,7 +51,7 @@ describe('versions', () => {
 describe('a device state without memory', () => {
   const said = 'Cannot perform open on the memory backing file: Is a directory (os error 21)';
   it.each([said, `Create snapshot error: ${said}`])('is saved when the refusal is "%s"', (fault) => {
-    expect(saysStateIsSaved(new FirecrackerRefusal('PUT /snapshot/create', 400, fault))).toBe(true);
+    expect(saysStateIsSaved({ status: 400, text: JSON.stringify({ fault_message: fault }) })).toBe(true);
   });
 
   it.each([
@@ -59,8 +59,17 @@ describe('a device state without memory', () => {
     [400, 'Cannot perform open on the memory backing file: Permission denied (os error 13)'],
     [400, `${said}; and more`],
     [500, said],
-  ])('is not taken for saved after %i "%s"', (status, fault) => {
-    expect(saysStateIsSaved(new FirecrackerRefusal('PUT /snapshot/create', status, fault))).toBe(false);
+  ])('is not taken for saved after %i "%s"', async (status, fault) => {
+    const answer = { status, text: JSON.stringify({ fault_message: fault }) };
+    expect(saysStateIsSaved(answer)).toBe(false);
+    await expect(checkPause(parent, 'state', { answer })).rejects.toThrow(`otherwise than the versions`);
+  });
+
+  it('is not to be had where the VMM may not be followed', () => {
+    const abilities = { injection: false, changeUser: false, attach: false, reason: 'no ptrace here' };
+    expect(() => pauseScript({ below: 'disk', node: '/x/disk' }, 'state', abilities)).toThrow(
+      /no ptrace here/,
+    );
   });
 
   it('that is damaged, short or no file is refused', async () => {

@@ -1,17 +1,24 @@
 import { chown, link, unlink } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { Duplex } from 'node:stream';
-import { EngineError } from '../errors.js';
 import { copyDisk } from '../guest/disk.js';
 import { handOver, type VmmUser } from '../machine/run-directory.js';
 import { readTail } from '../read-tail.js';
-import { type RamRange, type Shim, startShim, type VmmExit } from '../shim/index.js';
+import {
+  type FrozenCapture,
+  type PauseScript,
+  type RamRange,
+  type Shim,
+  startShim,
+  type VmmExit,
+} from '../shim/index.js';
 import { orEnded } from '../vmm/ended.js';
 import {
   captured,
   type Loaded,
   type LoadSource,
   type PauseClock,
+  type PreparedDisk,
   type Vmm,
   type VmmDisks,
   type VmmHost,
@@ -21,7 +28,9 @@ import { FirecrackerApi, type InstanceInfo } from './api.js';
 import { Arrival } from './arrival.js';
 import { AGENT_PORT, drives, fcFiles } from './files.js';
 import { isJail, jailed, tidyJail } from './jail.js';
-import { saveDeviceState, saveWhole } from './save-state.js';
+import { checkPause, pauseScript, resumeRequest } from './pause.js';
+import { RawDisk } from './raw-disk.js';
+import { saveWhole } from './save-whole.js';
 import { dialVsock } from './vsock.js';
 
 export interface FirecrackerSpec extends VmmHost {
@@ -44,12 +53,9 @@ export class FirecrackerVmm implements Vmm {
   readonly api: FirecrackerApi;
   /** Never: Firecracker ends with its guest, and what that has printed is in its log. */
   readonly guestEnded = new Promise<void>(() => {});
-  readonly resumeRecipe = { socket: fcFiles.api, lines: [resumeRequest()] };
+  readonly resumeRecipe = { socket: fcFiles.api, lines: [resumeRequest], greets: false };
   readonly #user: VmmUser | undefined;
   #dir: string;
-  /** performance.now() at the last pause and resume. */
-  #paused = 0;
-  #resumed = 0;
 
   constructor(dir: string, shim: Shim, user: VmmUser | undefined) {
     this.#dir = dir;
@@ -148,13 +154,11 @@ export class FirecrackerVmm implements Vmm {
   }
 
   async pause(signal?: AbortSignal): Promise<void> {
-    this.#paused = performance.now();
     await this.api.patch('/vm', { state: 'Paused' }, { signal });
   }
 
   async resume(signal?: AbortSignal): Promise<void> {
     await this.api.patch('/vm', { state: 'Resumed' }, { signal });
-    this.#resumed = performance.now();
   }
 
   async status(signal?: AbortSignal): Promise<VmmState> {
@@ -162,21 +166,25 @@ export class FirecrackerVmm implements Vmm {
     return states[state] ?? state;
   }
 
-  async saveState(filename: string, signal?: AbortSignal): Promise<void> {
-    await saveDeviceState(this.api, this.#dir, filename, signal);
-  }
-
   async saveTemplate(signal?: AbortSignal): Promise<void> {
     await saveWhole(this.api, this.#dir, captured, signal);
   }
 
-  /** By our own clock: from before the request to pause until after the answer to resume. */
+  pauseScript(disk: PreparedDisk, stateFile: string): Omit<PauseScript, 'deadlineMs'> {
+    return pauseScript(disk, stateFile, this.shim.abilities);
+  }
+
+  async checkPause(stateFile: string, frozen: FrozenCapture): Promise<void> {
+    await checkPause(this.#dir, stateFile, frozen);
+  }
+
+  /** By the shim's clock: from before the request to pause until after the answer to resume. Firecracker has none for it. */
   clock(): PauseClock {
-    return { ms: () => Promise.resolve(this.#resumed - this.#paused) };
+    return { ms: ({ steps }) => Promise.resolve(steps.reduce((sum, ms) => sum + ms, 0)) };
   }
 
   disks(): VmmDisks {
-    return refusedDisks;
+    return new RawDisk(this);
   }
 
   dialAgent(signal: AbortSignal): Promise<Duplex> {
@@ -211,33 +219,4 @@ export class FirecrackerVmm implements Vmm {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.destroy();
   }
-}
-
-const refuse = (): Promise<never> =>
-  Promise.reject(
-    new EngineError('unsupported', 'a sandbox of engine firecracker cannot be branched', {
-      remedy: 'Build the template for qemu: forkd template build --engine qemu.',
-    }),
-  );
-
-const refusedDisks: VmmDisks = {
-  frozen: refuse,
-  prepare: refuse,
-  switch: refuse,
-  switched: refuse,
-  unknown: () => {},
-  standOn: refuse,
-};
-
-/** The bytes of a request, for the shim, which speaks no HTTP. */
-function resumeRequest(): string {
-  const body = JSON.stringify({ state: 'Resumed' });
-  return [
-    'PATCH /vm HTTP/1.1',
-    'Host: localhost',
-    'Content-Type: application/json',
-    `Content-Length: ${body.length}`,
-    '',
-    body,
-  ].join('\r\n');
 }

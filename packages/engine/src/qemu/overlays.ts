@@ -4,7 +4,7 @@ import Type from 'typebox';
 import Schema from 'typebox/schema';
 import { EngineError } from '../errors.js';
 import type { VmmUser } from '../machine/run-directory.js';
-import type { PreparedDisk, VmmDisks } from '../vmm/types.js';
+import type { FrozenDisk, PreparedDisk, VmmDisks } from '../vmm/types.js';
 import { fileNode, vmmFiles } from './argv.js';
 import { makeOverlay } from './disk.js';
 import type { Qmp } from './qmp.js';
@@ -42,10 +42,21 @@ export class Overlays implements VmmDisks {
     this.#user = user;
   }
 
-  /** The files that nothing writes to any more, lowest first. A whole one holds all of the disk, and is raw. */
-  async frozen(): Promise<{ file: string; whole: boolean }[]> {
-    const nodes = (await this.#known()).slice(0, -1);
-    return nodes.map((node) => ({ file: fileOf(node), whole: node.startsWith(WHOLE) }));
+  /** A switch takes no time, however much was written. */
+  whySlow(): Promise<undefined> {
+    return Promise.resolve(undefined);
+  }
+
+  /** Links the overlays that nothing writes to any more and the previous link does not hold. */
+  async collect(covered: number, dir: string): Promise<FrozenDisk[]> {
+    const frozen = (await this.#known()).slice(covered, -1);
+    return await Promise.all(
+      frozen.map(async (node, index) => {
+        const name = index === frozen.length - 1 ? 'disk' : `disk-${index}`;
+        await link(join(this.#vmm.dir, fileOf(node)), join(dir, name));
+        return { name, whole: node.startsWith(WHOLE) };
+      }),
+    );
   }
 
   async standOn(path: string, node: string): Promise<number> {
@@ -118,12 +129,7 @@ export class Overlays implements VmmDisks {
     }
   }
 
-  /** In the pause: the guest writes to the new one from here on. */
-  async switch(prepared: PreparedDisk): Promise<void> {
-    await this.#vmm.qmp.run('blockdev-snapshot', { node: prepared.below, overlay: prepared.node });
-    await this.switched(prepared);
-  }
-
+  /** The guest writes to the new one now. */
   async switched(prepared: PreparedDisk): Promise<void> {
     this.#nodes = [...(await this.#known()), prepared.node];
   }

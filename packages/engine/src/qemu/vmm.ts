@@ -111,10 +111,6 @@ export class QemuVmm implements Vmm {
     return status === GUEST_ENDED ? 'ended' : status;
   }
 
-  async saveState(filename: string, signal?: AbortSignal): Promise<void> {
-    await this.qmp.run('xen-save-devices-state', stateArguments(filename), signal ? { signal } : {});
-  }
-
   pauseScript({ below, node }: PreparedDisk, stateFile: string): Omit<PauseScript, 'deadlineMs'> {
     const line = (execute: string, args: Record<string, unknown> = {}): string =>
       JSON.stringify({ execute, arguments: args });
@@ -131,7 +127,7 @@ export class QemuVmm implements Vmm {
 
   /** A template's memory is a file from the start. */
   async saveTemplate(signal?: AbortSignal): Promise<void> {
-    await this.saveState(captured.state, signal);
+    await this.qmp.run('xen-save-devices-state', stateArguments(captured.state), signal ? { signal } : {});
   }
 
   /** By QEMU's own clock. */
@@ -140,6 +136,11 @@ export class QemuVmm implements Vmm {
     const resumed = this.qmp.event((event) => event.event === 'RESUME', signal);
     for (const promise of [stopped, resumed]) promise.catch(() => {}); // Waited for below, or told by what failed before.
     return { ms: async () => (timeOf(await resumed) - timeOf(await stopped)) / 1000 };
+  }
+
+  /** QEMU has said of each step whether it was done. */
+  checkPause(): Promise<void> {
+    return Promise.resolve();
   }
 
   disks(user: VmmUser | undefined): VmmDisks {

@@ -1,6 +1,13 @@
 /** What requests and answers of a shim hold. */
 import { constants } from 'node:os';
-import { shimAbilityBits, shimExitKinds, shimExtentKinds, shimStartFlags } from '@forkd/wire';
+import {
+  shimAbilityBits,
+  shimExitKinds,
+  shimExtentKinds,
+  shimLanguages,
+  shimStartFlags,
+  shimStepKinds,
+} from '@forkd/wire';
 import { type LayerExtent, PAGE } from '../memory/index.js';
 import { PayloadReader, PayloadWriter } from './frames.js';
 import type {
@@ -143,9 +150,15 @@ export function decodePrepared(payload: Buffer): PreparedCapture {
   return { mode, privateBytes, ...(reason !== '' && { reason }) };
 }
 
-export function encodePause({ socket, before, after, deadlineMs }: PauseScript): Buffer {
-  const out = new PayloadWriter().u32(deadlineMs, before.length, after.length).text(socket);
-  for (const line of [...before, ...after]) out.text(line);
+export function encodePause(script: PauseScript): Buffer {
+  const { socket, speaks = 'lines', before, after, freezeAt = '', deadlineMs } = script;
+  const out = new PayloadWriter()
+    .u32(deadlineMs, shimLanguages[speaks], before.length, after.length)
+    .text(socket)
+    .text(freezeAt);
+  for (const step of [...before, ...after])
+    if (typeof step === 'string') out.u32(shimStepKinds.command).text(step).text('');
+    else out.u32(shimStepKinds.copy).text(step.copy).text(step.to);
   return out.done();
 }
 
@@ -153,7 +166,9 @@ export function decodeFrozen(payload: Buffer): FrozenCapture {
   const from = new PayloadReader(payload);
   const ms = from.u32() / 1000;
   const count = from.u32();
-  return { ms, steps: Array.from({ length: count }, () => from.u32() / 1000) };
+  const steps = Array.from({ length: count }, () => from.u32() / 1000);
+  const status = from.u32();
+  return { ms, steps, answer: { status, text: from.text() } };
 }
 
 const ALL_ZEROS = 0xffffffff;
@@ -175,9 +190,9 @@ export function decodeLayer(payload: Buffer): CapturedLayer {
   return { extents, bytes, comparedPages, unchangedPages, ms };
 }
 
-export function encodeArm(recipe: ResumeRecipe): Buffer {
-  const out = new PayloadWriter().u32(recipe.deadlineMs, recipe.lines.length).text(recipe.socket);
-  for (const line of recipe.lines) out.text(line);
+export function encodeArm({ deadlineMs, lines, greets = true, socket }: ResumeRecipe): Buffer {
+  const out = new PayloadWriter().u32(deadlineMs, lines.length, Number(greets)).text(socket);
+  for (const line of lines) out.text(line);
   return out.done();
 }
 

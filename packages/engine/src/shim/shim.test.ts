@@ -195,14 +195,14 @@ describe('an injection', () => {
       '-lpthread',
     ];
     await run('gcc', [
-      ...['test_inject.c', 'inject.c', 'maps.c'].map((name) => path.join(folder, name)),
+      ...['test_inject.c', 'inject.c', 'follow.c', 'maps.c'].map((name) => path.join(folder, name)),
       ...flags,
     ]);
     const { stdout } = await run(program).catch((error: { code?: number; stdout?: string }) => {
       if (error.code === 77) return { stdout: error.stdout ?? '' };
       throw error;
     });
-    expect(stdout).toMatch(/waiting target.*\ncomputing target|skipped/);
+    expect(stdout).toMatch(/waiting target.*\ncomputing target.*\nopening target|skipped/);
   });
 });
 

@@ -1,3 +1,4 @@
+import type { shimLanguages } from '@forkd/wire';
 import type { GraftExtent, LayerExtent } from '../memory/index.js';
 
 /** How a VMM is started. */
@@ -62,19 +63,31 @@ export interface ResumeRecipe {
   socket: string;
   /** Bytes sent one after another; before each the shim waits for a line of the VMM (QMP greeting, then answers). */
   lines: readonly string[];
+  /** False where the VMM says nothing before the first (HTTP). Default true. */
+  greets?: boolean;
   deadlineMs: number;
 }
 
 /** The pause of a branch, which the shim makes by itself: no round trip to the daemon is in it. */
 export interface PauseScript {
-  /** Name in the run directory of a socket that speaks QMP. */
+  /** Name in the run directory of the VMM's socket. */
   socket: string;
-  /** Commands, each sent when the one before is answered; none of `before` after one was refused, all of `after` in any case. */
-  before: readonly string[];
-  after: readonly string[];
+  /** QMP, or HTTP/1.1. Default `lines`. */
+  speaks?: keyof typeof shimLanguages;
+  /** Each step is taken when the one before is answered; none of `before` after one was refused, all of `after` in any case. */
+  before: readonly PauseStep[];
+  after: readonly PauseStep[];
+  /**
+   * A path that the last command of `before` ends by opening: memory is frozen where the VMM's main thread enters that open. Without: after
+   * `before`.
+   */
+  freezeAt?: string;
   /** How long it may take until `after` is sent. */
   deadlineMs: number;
 }
+
+/** A command to the VMM, or a copy of a disk: `copy` a name in the run directory, `to` an absolute path that is not there yet. */
+export type PauseStep = string | { copy: string; to: string };
 
 /** What is to be captured. */
 export interface CapturePlan {
@@ -106,8 +119,10 @@ export interface PreparedCapture {
 
 export interface FrozenCapture {
   ms: number;
-  /** Of each step of the script, the freeze between `before` and `after`, ms. */
+  /** Of each step of the script, the freeze between `before` and `after`, ms; with `freezeAt` it is one with the last of `before`. */
   steps: number[];
+  /** What the VMM answered to the command that was frozen at `freezeAt`: HTTP status, and body. */
+  answer: { status: number; text: string };
 }
 
 export interface CapturedLayer {

@@ -6,7 +6,15 @@ import type { Duplex } from 'node:stream';
 import type { AgentSession } from '../agent/index.js';
 import type { VmmUser } from '../machine/run-directory.js';
 import type { GraftExtent } from '../memory/index.js';
-import type { PauseScript, RamRange, ResumeRecipe, Shim, ShimAbilities, VmmExit } from '../shim/index.js';
+import type {
+  FrozenCapture,
+  PauseScript,
+  RamRange,
+  ResumeRecipe,
+  Shim,
+  ShimAbilities,
+  VmmExit,
+} from '../shim/index.js';
 import type { DiskLink, MachinePin } from '../snapshot/index.js';
 import type { Accelerator, EngineName } from '../types.js';
 
@@ -90,19 +98,28 @@ export type VmmState = 'running' | 'paused' | 'ended' | (string & {});
 /** How long a pause was, as the engine tells. */
 export interface PauseClock {
   /** From the last guest instruction before the pause to the first after it, ms. */
-  ms(): Promise<number>;
+  ms(frozen: FrozenCapture): Promise<number>;
 }
 
 /** The disk that a sandbox writes to, as branches see it. */
 export interface VmmDisks {
-  /** The files in the run directory that nothing writes to any more, lowest first. A whole one holds all of the disk, and is raw. */
-  frozen(): Promise<{ file: string; whole: boolean }[]>;
-  /** Before the pause: makes what the guest will write to afterwards. */
-  prepare(bytes: number): Promise<PreparedDisk>;
-  /** In the pause: what was written until now is frozen. */
-  switch(prepared: PreparedDisk): Promise<void>;
-  /** A script has done that. */
+  /** Why freezing it takes so long that no pause with it is short; undefined where it does not. */
+  whySlow(dir: string): Promise<string | undefined>;
+  /**
+   * Before the pause: makes what it needs.
+   *
+   * @param bytes size of the disk
+   * @param dir the directory of the snapshot to be: absolute path
+   */
+  prepare(bytes: number, dir: string): Promise<PreparedDisk>;
+  /** The pause is over: what was written before it is frozen. */
   switched(prepared: PreparedDisk): Promise<void>;
+  /**
+   * After the pause: what has been frozen lies in the directory of the snapshot, lowest first.
+   *
+   * @param covered how many of the frozen files the previous link holds
+   */
+  collect(covered: number, dir: string): Promise<FrozenDisk[]>;
   /** A script has failed: whether it did is to be found out. */
   unknown(): void;
   /**
@@ -119,6 +136,12 @@ export interface PreparedDisk {
   node: string;
 }
 
+/** A file of a disk in a snapshot's directory. A whole one holds all of the disk, and is raw. */
+export interface FrozenDisk {
+  name: string;
+  whole: boolean;
+}
+
 /** One VMM with its shim: a microVM, or a process that waits for one. */
 export interface Vmm extends AsyncDisposable {
   readonly engine: EngineName;
@@ -128,7 +151,7 @@ export interface Vmm extends AsyncDisposable {
   /** Resolves when the guest has shut itself down and the VMM is kept for its last words; rejects when the VMM is gone. */
   readonly guestEnded: Promise<void>;
   /** What resumes it, sent by its shim when the daemon is gone. */
-  readonly resumeRecipe: Pick<ResumeRecipe, 'socket' | 'lines'>;
+  readonly resumeRecipe: Omit<ResumeRecipe, 'deadlineMs'>;
   /** Its directory has been renamed. */
   moved(dir: string): void;
   /** Puts a snapshot into a VMM that waits: memory, disk, device state. Paused before and after. */
@@ -136,12 +159,16 @@ export interface Vmm extends AsyncDisposable {
   pause(signal?: AbortSignal): Promise<void>;
   resume(signal?: AbortSignal): Promise<void>;
   status(signal?: AbortSignal): Promise<VmmState>;
-  /** Writes the device state to a file in the working directory. The machine is paused, and stays so. */
-  saveState(filename: string, signal?: AbortSignal): Promise<void>;
   /** Writes all that a template's snapshot needs, by the names of {@link captured}. The machine is paused, and of no use afterwards. */
   saveTemplate(signal?: AbortSignal): Promise<void>;
-  /** The pause of a branch as commands that its shim gives: stop, freeze the disk, save the device state; and resume. */
-  pauseScript?(disk: PreparedDisk, stateFile: string): Omit<PauseScript, 'deadlineMs'>;
+  /**
+   * The pause of a branch as steps that its shim takes: stop, freeze the disk, save the device state; and resume.
+   *
+   * @throws EngineError unsupported where this host's shim cannot take them
+   */
+  pauseScript(disk: PreparedDisk, stateFile: string): Omit<PauseScript, 'deadlineMs'>;
+  /** Makes sure, after such a pause, that the device state is what it should be. */
+  checkPause(stateFile: string, frozen: FrozenCapture): Promise<void>;
   /** Watches the next pause. */
   clock(signal: AbortSignal): PauseClock;
   disks(user: VmmUser | undefined): VmmDisks;
