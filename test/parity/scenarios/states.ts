@@ -28,7 +28,7 @@ export const states: Scenario[] = [
       );
       await sh(
         box,
-        '(i=0; while :; do i=$((i+1)); echo $i > /run/tick; usleep 50000; done) >/dev/null 2>&1 &',
+        '(i=0; while :; do i=$((i+1)); echo $i > /run/tick.new; mv /run/tick.new /run/tick; usleep 50000; done) >/dev/null 2>&1 &',
       );
       const { id, pause_ms } = await box.branch();
       assert.ok(

@@ -24,23 +24,27 @@ export class RawDisk implements VmmDisks {
   /** Whether its file system shares blocks between files. */
   #shares: boolean | undefined;
 
-  constructor(vmm: { readonly dir: string }) {
+  readonly #limits: { live: number; most: number };
+
+  /** @param limits bytes that may be copied in the pause of a live branch, and in any */
+  constructor(vmm: { readonly dir: string }, limits = { live: LIVE_COPY_BYTES, most: MOST_COPY_BYTES }) {
     this.#vmm = vmm;
+    this.#limits = limits;
   }
 
   async whySlow(dir: string): Promise<string | undefined> {
     const bytes = await this.#copied(dir);
-    if (bytes <= LIVE_COPY_BYTES) return undefined;
-    return `the disk has ${inMiB(bytes)} MiB, which are copied in the pause since the file system does not share blocks between files; live is for at most ${inMiB(LIVE_COPY_BYTES)} MiB`;
+    if (bytes <= this.#limits.live) return undefined;
+    return `the disk has ${inMiB(bytes)} MiB, which are copied in the pause since the file system does not share blocks between files; live is for at most ${inMiB(this.#limits.live)} MiB`;
   }
 
   /** @throws EngineError unsupported when there is more to copy than a pause may take */
   async prepare(_bytes: number, dir: string): Promise<PreparedDisk> {
     const bytes = await this.#copied(dir);
-    if (bytes > MOST_COPY_BYTES)
+    if (bytes > this.#limits.most)
       throw new EngineError(
         'unsupported',
-        `the disk has ${inMiB(bytes)} MiB; at most ${inMiB(MOST_COPY_BYTES)} MiB are copied in the pause of a branch`,
+        `the disk has ${inMiB(bytes)} MiB; at most ${inMiB(this.#limits.most)} MiB are copied in the pause of a branch`,
         {
           remedy:
             'Put the state directory on a file system that shares blocks between files (XFS, Btrfs), or build the template for qemu.',

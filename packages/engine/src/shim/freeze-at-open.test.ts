@@ -185,7 +185,8 @@ describe.skipIf(!abilities.attach)('a freeze at the entry of an open', () => {
     await shim.capturePrepare(capture);
     const freezing = shim.captureFreeze(script('slow'));
     freezing.catch(() => {});
-    while (!(await carriedOut().catch(() => [])).includes('Paused')) await new Promise(setImmediate);
+    while (!(await carriedOut().catch((): string[] => [])).includes('Paused'))
+      await new Promise(setImmediate);
     shim.detach();
     shim = await adoptShim(dir, { binary });
     await expect(freezing).rejects.toThrow();

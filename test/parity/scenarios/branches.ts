@@ -1,0 +1,133 @@
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { eventually, inChild, sh } from '../checks.js';
+import type { Scenario, Stage } from '../types.js';
+
+async function drop(stage: Stage, id: string): Promise<void> {
+  await stage.client.snapshots.removeWithDependents(id).catch((error: { code?: string }) => {
+    if (error.code !== 'snapshot_not_found') throw error;
+  });
+}
+
+/** A daemon that died may have finished a branch just before. */
+async function dropAllOf(stage: Stage, sandbox: string): Promise<void> {
+  const all = await stage.client.snapshots.list();
+  for (const { id, branched_from } of all) if (branched_from === sandbox) await drop(stage, id);
+}
+
+/** Goes from memory to disk, synced, again and again: what is on the disk is what memory says, or the one before. */
+const WRITER = `#!/bin/sh
+echo $$ > /dev/shm/writer; i=0
+while :; do i=$((i+1)); echo $i > /dev/shm/n; echo $i > /root/n.new; mv /root/n.new /root/n; sync; done`;
+const STOP_AND_TELL =
+  'kill -STOP $(cat /dev/shm/writer); a=$(cat /dev/shm/n); echo 3 > /proc/sys/vm/drop_caches; echo $a $(cat /root/n)';
+
+export const branches: Scenario[] = [
+  {
+    area: 'branch',
+    name: 'live, diff and full hold the same, and each answer says which it was',
+    async run(stage) {
+      await using children = await stage.fork();
+      const { box } = children;
+      await sh(
+        box,
+        'head -c 3000000 /dev/urandom > /dev/shm/x; cp /dev/shm/x /root/x; sync; sha256sum < /root/x > /root/sum',
+      );
+      const check =
+        'cat /dev/shm/x | sha256sum | diff - /root/sum && sha256sum < /root/x | diff - /root/sum && echo same';
+      for (const mode of ['live', 'diff', 'full'] as const) {
+        const info = await box.branch({ mode });
+        assert.equal(info.mode, mode, info.mode_reason);
+        const { chain_depth } = await stage.client.snapshots.get(info.id);
+        assert.equal(chain_depth === 0, mode === 'full', `${mode}: ${chain_depth} layers`);
+        assert.equal(await inChild(stage, info.id, check), 'same', mode);
+      }
+      assert.equal(await sh(box, check), 'same');
+      await dropAllOf(stage, box.id);
+    },
+  },
+  {
+    area: 'branch',
+    name: 'disk and memory are of one instant while the guest writes and syncs all the time',
+    async run(stage) {
+      await using children = await stage.fork();
+      const { box } = children;
+      await box.files.write('/dev/shm/write', Buffer.from(WRITER));
+      await sh(box, 'sh /dev/shm/write >/dev/null 2>&1 & while ! test -s /root/n; do sleep 0.1; done');
+      for (let round = 0; round < 3; round++) {
+        const { id } = await box.branch();
+        const [memory, disk] = (await inChild(stage, id, STOP_AND_TELL)).split(' ').map(Number);
+        assert.ok(memory !== undefined && disk !== undefined && memory > 0, `${memory} ${disk}`);
+        assert.ok(memory - disk === 0 || memory - disk === 1, `memory has ${memory}, the disk ${disk}`);
+      }
+      const [before] = (await sh(box, 'cat /dev/shm/n')).split(' ').map(Number);
+      await eventually(
+        async () => (Number(await sh(box, 'cat /dev/shm/n')) > before! ? true : undefined),
+        20_000 * stage.slowness,
+      );
+      await dropAllOf(stage, box.id);
+    },
+  },
+  {
+    area: 'branch',
+    name: 'a terminal that is used through branches loses nothing and repeats nothing',
+    async run(stage) {
+      await using children = await stage.fork();
+      const { box } = children;
+      const terminal = await box.run(
+        { shell: 'stty -echo; echo ready; exec cat' },
+        { pty: { rows: 24, cols: 80 } },
+      );
+      let seen = '';
+      terminal.stdout.on('data', (chunk: Buffer) => {
+        seen += chunk.toString('utf8');
+      });
+      await eventually(async () => (seen === 'ready\r\n' ? true : undefined), 20_000 * stage.slowness);
+      const lines: string[] = [];
+      for (let round = 0; round < 3; round++) {
+        // Typed while the branch is taken.
+        const branching = box.branch();
+        for (let n = 0; n < 50; n++) {
+          lines.push(`line ${round}-${n}`);
+          terminal.stdin?.write(`line ${round}-${n}\n`);
+          await new Promise(setImmediate);
+        }
+        await branching;
+      }
+      terminal.stdin?.write('\x04');
+      assert.equal((await terminal.wait()).exitCode, 0);
+      assert.deepEqual(seen.trimEnd().split('\r\n'), ['ready', ...lines]);
+      await dropAllOf(stage, box.id);
+    },
+  },
+  {
+    area: 'branch',
+    name: 'a daemon killed amid a branch leaves the source running and nothing half made',
+    async run(stage) {
+      await using children = await stage.fork();
+      const { box } = children;
+      await box.files.write('/dev/shm/x', randomBytes(4_000_000));
+      await sh(box, 'echo kept > /root/kept && sync; sha256sum < /dev/shm/x > /dev/shm/sum');
+      const check = 'sha256sum < /dev/shm/x | diff - /dev/shm/sum && cat /root/kept';
+      // Amid the copy, and in or near the pause.
+      for (const mode of ['live', 'diff'] as const) {
+        const branching = box.branch({ mode, wait: false });
+        if (mode === 'live') await branching;
+        branching.catch(() => undefined); // Its daemon is killed.
+        await stage.crash();
+        assert.equal((await box.info()).state, 'running');
+        assert.equal(await sh(box, check), 'kept');
+        const names = readdirSync(join(stage.home, 'snapshots'));
+        assert.deepEqual(
+          names.filter((name) => !name.startsWith('sn-')),
+          [],
+        );
+      }
+      const { id } = await box.branch();
+      assert.equal(await inChild(stage, id, check), 'kept');
+      await dropAllOf(stage, box.id);
+    },
+  },
+];
