@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { readdirSync } from 'node:fs';
+import { constants, readdirSync } from 'node:fs';
+import { copyFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { eventually, inChild, sh } from '../checks.js';
 import type { Scenario, Stage } from '../types.js';
@@ -15,6 +16,20 @@ async function drop(stage: Stage, id: string): Promise<void> {
 async function dropAllOf(stage: Stage, sandbox: string): Promise<void> {
   const all = await stage.client.snapshots.list();
   for (const { id, branched_from } of all) if (branched_from === sandbox) await drop(stage, id);
+}
+
+/** Whether files of this directory can share blocks. */
+async function sharesBlocks(dir: string): Promise<boolean> {
+  const [from, to] = [join(dir, 'shares.from'), join(dir, 'shares.to')];
+  try {
+    await writeFile(from, Buffer.alloc(65_536, 1));
+    return await copyFile(from, to, constants.COPYFILE_FICLONE_FORCE).then(
+      () => true,
+      () => false,
+    );
+  } finally {
+    await Promise.all([from, to].map((path) => rm(path, { force: true })));
+  }
 }
 
 /** Goes from memory to disk, synced, again and again: what is on the disk is what memory says, or the one before. */
@@ -68,6 +83,24 @@ export const branches: Scenario[] = [
         20_000 * stage.slowness,
       );
       await dropAllOf(stage, box.id);
+    },
+  },
+  {
+    area: 'branch',
+    name: 'a disk that takes long to copy makes a pause that says so, with numbers; one that need not be copied does not',
+    async run(stage) {
+      await using children = await stage.fork();
+      const { box } = children;
+      await sh(
+        box,
+        'dd if=/dev/zero of=/root/zeros bs=1M count=70 2>/dev/null; echo kept > /root/kept; sync',
+      );
+      const info = await box.branch();
+      const copied = stage.engine === 'firecracker' && !(await sharesBlocks(stage.home));
+      assert.equal(info.mode, copied ? 'diff' : 'live', info.mode_reason);
+      if (copied) assert.match(info.mode_reason ?? '', /the disk has \d+ MiB.* at most 64 MiB/);
+      assert.equal(await inChild(stage, info.id, 'wc -c < /root/zeros; cat /root/kept'), `${70 << 20}\nkept`);
+      await drop(stage, info.id);
     },
   },
   {
