@@ -139,7 +139,10 @@ export class Snapshots {
 
   /** All snapshots on disk and in the making, newest first. Damaged ones are shown with what is wrong. */
   async list(): Promise<SnapshotInfo[]> {
-    const ids = (await this.#options.engine.listSnapshots()).filter((id) => !this.drafts.get(id));
+    // What is being written is looked at first: it may be ready before the others have been looked at, and is in the list once in any case.
+    const drafts = this.drafts.all().map((draft) => draftInfo(draft, this.#context(draft.row.id)));
+    const told = new Set(drafts.map(({ id }) => id));
+    const ids = (await this.#options.engine.listSnapshots()).filter((id) => !told.has(id));
     const ready = await Promise.all(
       ids.map((id) =>
         this.#info(id).catch((error: unknown) =>
@@ -148,7 +151,6 @@ export class Snapshots {
         ),
       ),
     );
-    const drafts = this.drafts.all().map((draft) => draftInfo(draft, this.#context(draft.row.id)));
     return [...drafts, ...ready.filter((info) => info !== null)].sort(
       (a, b) => b.created_at_unix - a.created_at_unix,
     );

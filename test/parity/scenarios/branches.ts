@@ -35,7 +35,7 @@ async function sharesBlocks(dir: string): Promise<boolean> {
 /** Goes from memory to disk, synced, again and again: what is on the disk is what memory says, or the one before. */
 const WRITER = `#!/bin/sh
 echo $$ > /dev/shm/writer; i=0
-while :; do i=$((i+1)); echo $i > /dev/shm/n; echo $i > /root/n.new; mv /root/n.new /root/n; sync; done`;
+while :; do i=$((i+1)); echo $i > /dev/shm/n.new; mv /dev/shm/n.new /dev/shm/n; echo $i > /root/n.new; mv /root/n.new /root/n; sync; done`;
 const STOP_AND_TELL =
   'kill -STOP $(cat /dev/shm/writer); a=$(cat /dev/shm/n); echo 3 > /proc/sys/vm/drop_caches; echo $a $(cat /root/n)';
 
