@@ -1,7 +1,7 @@
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import type { BranchReply, RemovalReport, SandboxInfo, SnapshotDetail, SnapshotInfo } from '@forkd/api';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { maxBranches } from './branches.js';
 import { Registry } from './registry/registry.js';
 import { startDaemon, type TestDaemon, temporaryHome } from './testing/daemon.js';
@@ -52,6 +52,19 @@ function withResolvers() {
 }
 
 describe('a branch', () => {
+  it('that becomes ready while snapshots are listed is in the list once', async () => {
+    const writing = hold();
+    const { id } = (await branch({ wait: false })).body;
+    test.engine.listed = async () => {
+      test.engine.listed = async () => undefined;
+      writing.release();
+      await vi.waitUntil(async () => (await info(id)).status === 'ready');
+    };
+    const list = (await test.call<SnapshotInfo[]>('GET', '/v1/snapshots')).body;
+    expect(list.filter((one) => one.id === id)).toHaveLength(1);
+    expect((await info(id)).status).toBe('ready');
+  });
+
   it('answers the snapshot, what it stands on and what it has cost', async () => {
     const { status, body } = await branch({ tag: 'half', diff: true, measure_diff: true });
     expect(status).toBe(201);

@@ -84,6 +84,8 @@ export interface FakeEngineControls {
   branchWritten: () => Promise<void>;
   /** What it waits for until a branch is durable. */
   branchSynced: () => Promise<void>;
+  /** What a listing of snapshots waits for after its look. */
+  listed: () => Promise<void>;
   /** Thrown by fork before anything starts. */
   forkError: Error | null;
   /** Milliseconds of a build's step; a step `wait` lasts until the build is cancelled. */
@@ -168,6 +170,7 @@ export function fakeEngine(options: EngineOptions): Engine & { controls: FakeEng
   const controls: FakeEngineControls = {
     failing: new Set(),
     branchWritten: async () => undefined,
+    listed: async () => undefined,
     branchSynced: async () => undefined,
     forkError: null,
     buildMs: 1,
@@ -234,7 +237,11 @@ export function fakeEngine(options: EngineOptions): Engine & { controls: FakeEng
       writeFileSync(join(snapshotDir(id), 'manifest.json'), JSON.stringify(manifest));
       return { snapshotId: id, manifest, cached: false, ms: 1, logFile: '' };
     },
-    listSnapshots: async () => readdirSync(join(home, 'snapshots')),
+    listSnapshots: async () => {
+      const ids = readdirSync(join(home, 'snapshots'));
+      await controls.listed();
+      return ids;
+    },
     readManifest,
     snapshotDirectory: snapshotDir,
     snapshotSizes: async () => ({ memoryLogical: 2, memoryPhysical: 1, state: 1, diskPhysical: 1, image: 1 }),
