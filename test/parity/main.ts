@@ -1,8 +1,8 @@
 /**
- * The parity suite as a program: `node main.js [--json FILE] [--only TEXT] [--secs N] ENGINE+ACCELERATOR...`, such as
+ * The parity suite as a program: `node main.js [--json FILE] [--only TEXT]... [--secs N] ENGINE+ACCELERATOR...`, such as
  * `qemu+kvm firecracker+kvm`.
  *
- * `--only` keeps the behaviours whose area and name hold the text, `--secs` bounds the whole run: what has not begun by then fails. Prints what ran and one table of results; exit code 0 only when all behaviours hold on all.
+ * `--only` keeps the behaviours whose area and name hold one of the texts, `--secs` bounds the whole run: what has not begun by then fails. Prints what ran and one table of results; exit code 0 only when all behaviours hold on all.
  */
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
@@ -15,11 +15,13 @@ const { values, positionals } = parseArgs({
   allowPositionals: true,
   options: {
     json: { type: 'string' },
-    only: { type: 'string', default: '' },
+    only: { type: 'string', multiple: true, default: [''] },
     secs: { type: 'string', default: '3600' },
   },
 });
-const chosen = scenarios.filter(({ area, name }) => `${area}: ${name}`.includes(values.only));
+const chosen = scenarios.filter(({ area, name }) =>
+  values.only.some((text) => `${area}: ${name}`.includes(text)),
+);
 if (chosen.length === 0 || positionals.length === 0) {
   console.error(
     positionals.length === 0

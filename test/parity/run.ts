@@ -5,7 +5,7 @@ import type { Scenario, Stage } from './types.js';
 /** One behaviour may take this long on an ordinary host, ms, */
 const SCENARIO_MS = 60_000;
 /** and this much longer for each time that the host is slower: the longest takes 3 s on an ordinary one. */
-const SLOW_MS = 6_000;
+const SLOW_MS = 12_000;
 
 export interface RunOptions {
   /** performance.now() after which no behaviour begins; one that runs then has failed. */

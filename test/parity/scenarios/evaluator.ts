@@ -3,7 +3,7 @@
  * Debian with Python takes minutes to boot under two emulations.
  */
 export const evaluator = `base: busybox
-memory: 128M
+memory: 96M
 files:
   - path: /bin/evaluator
     mode: "0755"
