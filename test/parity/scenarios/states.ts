@@ -225,12 +225,14 @@ export const states: Scenario[] = [
   },
   {
     area: 'faults',
-    name: 'a guest that powers itself off is told as exited',
+    name: 'a guest that ends its machine is told as exited',
     async run(stage) {
       await using children = await stage.fork();
       const { box } = children;
+      // Firecracker has nothing that could be powered off: its guest ends by the reset of the keyboard controller.
+      const end = stage.engine === 'firecracker' ? 'b' : 'o';
       await box
-        .exec({ shell: 'sync; kill -KILL 1; echo o > /proc/sysrq-trigger; sleep 60' }, { timeoutSecs: 60 })
+        .exec({ shell: `sync; echo ${end} > /proc/sysrq-trigger; sleep 60` }, { timeoutSecs: 60 })
         .catch(() => undefined);
       await eventually(async () => {
         const { state } = await box.info();
