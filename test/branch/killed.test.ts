@@ -1,13 +1,12 @@
 import { randomBytes } from 'node:crypto';
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { client, eventually, fork, sh } from '../sandbox/support.js';
+import { client, fork, sh } from '../sandbox/support.js';
 import { sharedHome } from '../support/home.js';
+import { parentOf } from '../support/processes.js';
+import { eventually } from '../support/wait.js';
 import { dropAllOf, inChild } from './support.js';
-
-const parentOf = (pid: number) =>
-  Number(/^PPid:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]);
 
 /** Waits until a branch is ready or has failed; says which. Nothing of a failed one may be left on disk. */
 async function settled(id: string): Promise<string> {

@@ -1,32 +1,16 @@
 import { randomBytes } from 'node:crypto';
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { branch, drop, dropAllOf, inChild } from '../branch/support.js';
-import { client, eventually, failureOf, fork, sh } from '../sandbox/support.js';
+import { client, failureOf, fork, sh } from '../sandbox/support.js';
 import { forkd } from '../support/cli.js';
 import { sharedHome } from '../support/home.js';
+import { childrenOf, parentOf } from '../support/processes.js';
+import { eventually } from '../support/wait.js';
 import { faultHome, isRoot } from './home.js';
 
 const MiB = 1024 * 1024;
-
-/** Children of a process, from /proc. */
-function childrenOf(pid: number): number[] {
-  return readdirSync('/proc')
-    .filter((name) => /^\d+$/.test(name))
-    .map(Number)
-    .filter((one) => statusOf(one, 'PPid') === pid);
-}
-
-function statusOf(pid: number, field: string): number {
-  try {
-    return Number(
-      new RegExp(`^${field}:\\s+(\\d+)`, 'm').exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1],
-    );
-  } catch {
-    return Number.NaN; // It has ended meanwhile.
-  }
-}
 
 describe('branches of one source', () => {
   it('taken three times, with writes to disk between, then resumed: each has its own instant', async () => {
@@ -146,7 +130,7 @@ describe('the clone that a branch copies from', () => {
     await sh(box, 'md5sum < /dev/shm/x > /dev/shm/sum');
     const { pid } = await box.info();
     if (pid === null) throw new Error('no pid');
-    const shim = statusOf(pid, 'PPid');
+    const shim = parentOf(pid);
     const before = new Set(childrenOf(shim));
     const { id, mode } = await box.branch({ wait: false });
     const clones = childrenOf(shim).filter((one) => !before.has(one));

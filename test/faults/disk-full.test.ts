@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import {
   closeSync,
@@ -6,19 +7,24 @@ import {
   ftruncateSync,
   openSync,
   readdirSync,
+  readFileSync,
   rmSync,
   writeSync,
 } from 'node:fs';
 import { join } from 'node:path';
+import type { BuildEvent } from '@forkd/api';
 import type { Forkd } from '@forkd/sdk';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { eventually, failureOf, fork, sh } from '../sandbox/support.js';
-import { canMount, type FaultHome, faultHome } from './home.js';
+import { failureOf, fork, sh } from '../sandbox/support.js';
+import { eventually } from '../support/wait.js';
+import { canMount, type FaultHome, faultHome, room } from './home.js';
 
 /** Makes the disk full, but for so many bytes; dispose of it to have the room back. */
 function fill(path: string, butBytes = 0): Disposable {
   const file = join(path, 'filler');
-  const fd = openSync(file, 'w');
+  // What is set aside at once is not written; the rest, to the last byte, is.
+  spawnSync('fallocate', ['--length', String(room(path)), file]);
+  const fd = openSync(file, 'a');
   const chunk = Buffer.alloc(1 << 20, 1);
   try {
     for (let size = chunk.length; size >= 512; size /= 2) {
@@ -42,6 +48,20 @@ function shorten(file: string, bytes: number): void {
 }
 
 const MiB = 1024 * 1024;
+
+/** What a build tells, to its end. */
+async function built(
+  home: FaultHome,
+  yaml: string,
+  onEvent: (event: BuildEvent) => void = () => {},
+): Promise<BuildEvent[]> {
+  const events: BuildEvent[] = [];
+  for await (const event of home.client.templates.build({ yaml }, { tag: 'large' })) {
+    events.push(event);
+    onEvent(event);
+  }
+  return events;
+}
 
 const inside = (home: FaultHome) => ({
   run: readdirSync(join(home.path, 'run')).filter((name) => name.startsWith('sb-')),
@@ -199,16 +219,44 @@ describe.runIf(canMount)('while the disk is full', () => {
   });
 });
 
-it.runIf(canMount)('a build on a disk that is too small says so, and leaves nothing half made', async () => {
-  await using home = await faultHome({ sizeMib: 110 });
-  const before = inside(home);
-  const events = [];
-  for await (const event of home.client.templates.build(
-    { yaml: 'base: busybox\nmemory: 192M\n' },
-    { tag: 'large' },
-  ))
-    events.push(event);
-  const last = events.at(-1);
-  expect(last).toMatchObject({ type: 'failed', error: { code: 'insufficient_disk' } });
-  expect(inside(home)).toEqual(before);
-});
+const verdicts = (home: FaultHome): string[] =>
+  readdirSync(join(home.path, 'cache'))
+    .filter((name) => name.startsWith('verdict-'))
+    .map((name) => join(home.path, 'cache', name));
+
+it.runIf(canMount).each(['known', 'still to be found out'])(
+  'a build on a disk that is too small says so, and leaves nothing half made: what the host can run is %s',
+  async (what) => {
+    await using home = await faultHome({ sizeMib: 110 });
+    if (what !== 'known') for (const path of verdicts(home)) rmSync(path);
+    const before = inside(home);
+    const events = await built(home, 'base: busybox\nmemory: 192M\n');
+    expect(events.at(-1)).toMatchObject({ type: 'failed', error: { code: 'insufficient_disk' } });
+    expect(inside(home)).toEqual(before);
+    // A host that could not even try is not unfit until its next boot.
+    for (const path of verdicts(home)) expect(readFileSync(path, 'utf8')).not.toMatch(/space|disk/);
+  },
+);
+
+it.runIf(canMount)(
+  'a build whose machine finds no room for its memory says which file, and where',
+  async () => {
+    // Room for what a build asks for at its start; it is taken away under the machine.
+    await using home = await faultHome({ sizeMib: 900 });
+    const before = inside(home);
+    const filler = join(home.path, 'filler');
+    const script =
+      'echo here; sleep 3; i=0; while [ $i -lt 60 ]; do head -c 1M /dev/zero > /dev/shm/$i; i=$((i + 1)); done';
+    const yaml = `base: busybox\nmemory: 192M\ndisk: 64M\nsetup: ['${script}']\n`;
+    const events = await built(home, yaml, (event) => {
+      if (event.type === 'log' && event.step === 'setup-1' && !existsSync(filler)) fill(home.path);
+    });
+    const last = events.at(-1);
+    expect(last).toMatchObject({ type: 'failed', error: { code: 'insufficient_disk' } });
+    if (last?.type !== 'failed') throw new Error('it has failed');
+    expect(last.error.error).toMatch(/SIGBUS: a page of its memory file .*\/builds\/.*memory found no room/);
+    expect(last.error.remedy).toContain('FORKD_HOME');
+    rmSync(filler);
+    expect(inside(home)).toEqual(before);
+  },
+);

@@ -11,7 +11,9 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { ended } from '../sandbox/home.js';
 import { failureOf, fork, sh } from '../sandbox/support.js';
+import { eventually } from '../support/wait.js';
 import { type FaultHome, faultHome, isRoot } from './home.js';
 
 /** Reads of all programs that a guest has: of its image, and of memory that it has from the template. What /etc says of a machine is its own. */
@@ -132,4 +134,42 @@ it('memory of the right size with other bytes in it is found by verify, and chil
   expect(report.ok).toBe(false);
   expect(report.problems[0]).toMatch(/^memory: .*altered/);
   expect(await sh(children.box, `echo 3 > /proc/sys/vm/drop_caches; ${readAll}`)).toBe(sum);
+});
+
+describe.runIf(isRoot)('memory that is cut short in place, under machines that map it', () => {
+  /** What only root can do to a file that is read-only, and nobody should. */
+  function cut(path: string): { bytes: number; now: number } {
+    const bytes = statSync(path).size;
+    truncateSync(path, 4096);
+    return { bytes, now: 4096 };
+  }
+
+  it.each(['runs', 'is away'] as const)(
+    'ends them while the daemon %s; it tells which file, its sizes, and what to do',
+    async (daemon) => {
+      await using home = await faultHome();
+      const { client } = home;
+      await using children = await fork(2, {}, client);
+      const { file } = await snapshotOf(home);
+      const pids = (await Promise.all(children.boxes.map((box) => box.info()))).map(({ pid }) => pid ?? 0);
+      if (daemon === 'is away') await home.end('SIGKILL');
+      const { bytes, now } = cut(file('memory'));
+      // A guest that idles reads what it has: its timer's code is among the pages that are gone.
+      await Promise.all(pids.map((pid) => ended(pid)));
+      if (daemon === 'is away') await home.start();
+      for (const box of children.boxes) {
+        const { exit } = await eventually(async () => {
+          const info = await box.info();
+          return info.state === 'exited' ? info : undefined;
+        });
+        expect(exit).toMatchObject({ kind: 'signaled', signal: 'SIGBUS' });
+        expect(exit?.reason).toContain(`${file('memory')} was cut short in place`);
+        expect(exit?.reason).toContain(`it has ${now} bytes, ${bytes} were mapped`);
+        expect(exit?.reason).toContain('build its template again');
+        expect(exit?.reason).not.toMatch(/space|room/);
+      }
+      const error = await failureOf(client.fork({ snapshot: 'busybox' }));
+      expect(error).toMatchObject({ code: 'snapshot_corrupt' });
+    },
+  );
 });

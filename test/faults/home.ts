@@ -9,6 +9,7 @@ import {
   existsSync,
   mkdirSync,
   mkdtempSync,
+  readdirSync,
   readFileSync,
   rmSync,
   statfsSync,
@@ -19,11 +20,11 @@ import { defaultStandby } from '@forkd/engine';
 import { Forkd } from '@forkd/sdk';
 import { expect } from 'vitest';
 import { ended } from '../sandbox/home.js';
-import { eventually } from '../sandbox/support.js';
 import { forkd } from '../support/cli.js';
 import { stopDaemon } from '../support/daemon.js';
 import { sharedHome } from '../support/home.js';
 import { findLeftovers } from '../support/leftovers.js';
+import { eventually } from '../support/wait.js';
 
 export interface FaultHomeOptions {
   /** A file system of its own, MiB large: the template takes about 90. Needs `canMount`. */
@@ -135,8 +136,8 @@ async function copyTemplate(path: string): Promise<void> {
   await using client = new Forkd({ home: shared });
   const { id } = await client.snapshots.get('busybox');
   for (const name of ['cache', 'snapshots']) mkdirSync(join(path, name), { mode: 0o700 });
-  const proof = join('cache', 'kvm-verdict.json');
-  if (existsSync(join(shared, proof))) cpSync(join(shared, proof), join(path, proof));
+  for (const name of readdirSync(join(shared, 'cache')).filter((one) => one.startsWith('verdict-')))
+    cpSync(join(shared, 'cache', name), join(path, 'cache', name));
   for (const name of [join('cache', 'images'), join('cache', 'kernel'), join('snapshots', id)])
     execFileSync('cp', ['-a', '--sparse=always', join(shared, name), join(path, name)]);
 }

@@ -1,9 +1,11 @@
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { ForkdError, type Sandbox } from '@forkd/sdk';
 import { expect, it } from 'vitest';
 import { dropAllOf } from '../branch/support.js';
-import { eventually, fork, sh } from '../sandbox/support.js';
+import { fork, sh } from '../sandbox/support.js';
+import { parentOf } from '../support/processes.js';
+import { eventually } from '../support/wait.js';
 import { faultHome } from './home.js';
 
 /** Run again what failed: FORKD_FAULTS_SEED=N. */
@@ -37,9 +39,6 @@ function random(from: number): () => number {
     return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
   };
 }
-
-const parentOf = (pid: number) =>
-  Number(/^PPid:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]);
 
 it(`daemon, shims and VMMs killed at random under load (seed ${seed}): the others run on, each end has its reason`, async () => {
   console.log(`FORKD_FAULTS_SEED=${seed}`);

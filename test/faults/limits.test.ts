@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type Forkd, ForkdError } from '@forkd/sdk';
+import { Forkd, ForkdError } from '@forkd/sdk';
 import { describe, expect, it } from 'vitest';
 import { failureOf, fork, sh } from '../sandbox/support.js';
 import { forkd } from '../support/cli.js';
@@ -40,9 +40,13 @@ describe('a daemon that may open few files', () => {
     await using first = await fork(1, {}, client);
     await home.settled();
     const open = readdirSync(`/proc/${home.pid}/fd`).length;
-    execFileSync('prlimit', ['--pid', String(home.pid), `--nofile=${open + 24}`]);
+    // What a daemon keeps for its clients, and files for some children.
+    execFileSync('prlimit', ['--pid', String(home.pid), `--nofile=${open + 48 + 24}`]);
     const boxes: Awaited<ReturnType<typeof client.fork>>['sandboxes'] = [];
-    let error: { code?: string; details?: { failures?: { error: { code: string; remedy: string } }[] } } = {};
+    let error: {
+      code?: string;
+      details?: { failures?: { error: { code: string; remedy: string } }[]; requested?: number };
+    } = {};
     for (let round = 0; round < 20 && error.code === undefined; round++) {
       try {
         boxes.push(...(await client.fork({ snapshot: 'busybox', n: 2 })).sandboxes);
@@ -54,6 +58,12 @@ describe('a daemon that may open few files', () => {
     const causes = error.details?.failures?.map((failure) => failure.error) ?? [error];
     for (const cause of causes) expect(cause).toMatchObject({ code: 'limit_reached' });
     for (const cause of causes) expect(cause).toMatchObject({ remedy: expect.stringContaining('ulimit -n') });
+    // Nothing was started, and what is left suffices for many clients at once.
+    expect(error).toMatchObject({ details: { requested: 2, files_each: 4 } });
+    const clients = Array.from({ length: 12 }, () => new Forkd({ home: home.path }));
+    for (const lists of await Promise.all(clients.map((one) => one.sandboxes.list())))
+      expect(lists).toHaveLength(boxes.length + 1);
+    await Promise.all(clients.map((one) => one.close()));
     // The daemon answers, and what it has runs.
     const [second, third] = boxes;
     if (!second || !third) throw new Error('two were made at least');

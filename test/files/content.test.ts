@@ -1,7 +1,8 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { Readable } from 'node:stream';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Children, eventually, failureOf, fork, sh } from '../sandbox/support.js';
+import { type Children, failureOf, fork, sh } from '../sandbox/support.js';
+import { eventually } from '../support/wait.js';
 
 let children: Children;
 beforeAll(async () => {

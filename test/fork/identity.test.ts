@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
-import { distinct, fork, sh } from '../sandbox/support.js';
+import { fork, sh } from '../sandbox/support.js';
+import { distinct } from '../support/wait.js';
 
 const facts = [
   'cat /run/forkd/generation',

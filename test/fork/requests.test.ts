@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { client, distinct, failureOf, fork, sh } from '../sandbox/support.js';
+import { client, failureOf, fork, sh } from '../sandbox/support.js';
+import { distinct } from '../support/wait.js';
 
 const availableMiB = Number(/MemAvailable: +(\d+)/.exec(readFileSync('/proc/meminfo', 'utf8'))?.[1]) / 1024;
 

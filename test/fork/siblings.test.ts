@@ -5,8 +5,9 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
 import { ownHome } from '../sandbox/home.js';
-import { eventually, failureOf, sh } from '../sandbox/support.js';
+import { failureOf, sh } from '../sandbox/support.js';
 import { stopDaemon } from '../support/daemon.js';
+import { eventually } from '../support/wait.js';
 
 const checkout = fileURLToPath(new URL('../..', import.meta.url));
 const native = join(checkout, 'build/native');

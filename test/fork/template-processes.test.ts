@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Children, client, distinct, eventually, fork, sh, template } from '../sandbox/support.js';
+import { type Children, client, fork, sh, template } from '../sandbox/support.js';
+import { distinct, eventually } from '../support/wait.js';
 
 // The hook runs after the child knows who it is and before its processes are thawed.
 const yaml = `base: busybox

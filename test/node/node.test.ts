@@ -1,6 +1,7 @@
 import type { SnapshotDetail } from '@forkd/api';
 import { expect, it } from 'vitest';
-import { client, distinct, fork, sh, template } from '../sandbox/support.js';
+import { client, fork, sh, template } from '../sandbox/support.js';
+import { distinct } from '../support/wait.js';
 
 // Every generator has been used before the snapshot: a copy that is not seeded anew repeats its siblings.
 const yaml = `base: debian:bookworm

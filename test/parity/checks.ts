@@ -30,18 +30,3 @@ export async function codeOf(call: Promise<unknown>): Promise<string> {
     throw error;
   }
 }
-
-/** Asks again and again, for what tells nobody when it happens. */
-export async function eventually<T>(probe: () => Promise<T | undefined>, ms: number): Promise<T> {
-  const until = performance.now() + ms;
-  for (;;) {
-    const found = await probe();
-    if (found !== undefined) return found;
-    if (performance.now() > until) throw new Error(`not within ${ms} ms: ${probe}`);
-    await new Promise((resolve) => setTimeout(resolve, 50));
-  }
-}
-
-export function distinct(values: readonly unknown[]): number {
-  return new Set(values).size;
-}

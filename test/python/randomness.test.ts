@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
-import { distinct, fork, template } from '../sandbox/support.js';
+import { fork, template } from '../sandbox/support.js';
+import { distinct } from '../support/wait.js';
 
 // Every generator has been used before the snapshot: a copy that is not seeded anew repeats its siblings.
 const yaml = `base: debian:bookworm

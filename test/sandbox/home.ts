@@ -6,7 +6,7 @@ import { Forkd } from '@forkd/sdk';
 import { forkd } from '../support/cli.js';
 import { stopDaemon } from '../support/daemon.js';
 import { makeHome, sharedHome } from '../support/home.js';
-import { eventually } from './support.js';
+import { eventually } from '../support/wait.js';
 
 export interface OwnHome extends AsyncDisposable {
   readonly path: string;

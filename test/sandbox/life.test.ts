@@ -2,8 +2,9 @@ import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Sandbox } from '@forkd/sdk';
 import { describe, expect, it } from 'vitest';
+import { eventually } from '../support/wait.js';
 import { type OwnHome, ownHome } from './home.js';
-import { client, eventually, failureOf, fork, sh } from './support.js';
+import { client, failureOf, fork, sh } from './support.js';
 
 const stateDirectory = () => process.env.FORKD_HOME ?? '';
 const exited = (box: Sandbox) =>

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Children, eventually, failureOf, fork, sh } from './support.js';
+import { eventually } from '../support/wait.js';
+import { type Children, failureOf, fork, sh } from './support.js';
 
 let children: Children;
 beforeAll(async () => {

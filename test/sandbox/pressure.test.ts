@@ -1,6 +1,7 @@
 import type { Sandbox } from '@forkd/sdk';
 import { describe, expect, it } from 'vitest';
-import { eventually, fork, sh } from './support.js';
+import { eventually } from '../support/wait.js';
+import { fork, sh } from './support.js';
 
 /** Everything that a guest under pressure still has to do, within the time that a person waits. */
 async function answers(box: Sandbox): Promise<void> {

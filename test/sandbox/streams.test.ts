@@ -2,7 +2,8 @@ import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import type { Readable } from 'node:stream';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Children, eventually, fork, sh } from './support.js';
+import { eventually } from '../support/wait.js';
+import { type Children, fork, sh } from './support.js';
 
 let children: Children;
 beforeAll(async () => {

@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { build, client, eventually, failureOf, fork, sh } from '../sandbox/support.js';
+import { build, client, failureOf, fork, sh } from '../sandbox/support.js';
+import { eventually } from '../support/wait.js';
 
 const yaml = (text: string) => `base: busybox
 memory: 96M

@@ -1,6 +1,6 @@
 /** How a sandbox ended by itself, for people and programs. */
 import type { ExitInfo } from '@forkd/api';
-import type { VmmExit } from '@forkd/engine';
+import { describeFault, type VmmExit } from '@forkd/engine';
 
 /** Says what an exit of a VMM means. An unknown one is never taken for success. */
 export function exitInfo(exit: VmmExit, now: number = Date.now()): ExitInfo {
@@ -20,10 +20,15 @@ function reasonOf(exit: VmmExit): string {
       return exit.code === 0
         ? 'the guest powered off, or its kernel stopped'
         : `its VMM failed with code ${exit.code}`;
-    case 'signaled':
+    case 'signaled': {
+      if (exit.memoryFault) {
+        const { what, remedy } = describeFault(exit.memoryFault);
+        return `its VMM was killed by ${exit.signal}: ${what}. ${remedy}`;
+      }
       return exit.signal === 'SIGKILL'
         ? 'its VMM was killed by SIGKILL: by the host for want of memory, or by hand'
         : `its VMM was killed by ${exit.signal}`;
+    }
     case 'unknown':
       return 'its VMM is gone, and so is the shim that knew why';
   }

@@ -12,6 +12,6 @@ export { hostFault } from './host/fault.js';
 export { newId } from './ids.js';
 export { childArgv as childArguments } from './qemu/argv.js';
 export { findQemu, type QemuBinary } from './qemu/binary.js';
-export type { VmmExit } from './shim/index.js';
+export { describeFault, type VmmExit } from './shim/index.js';
 export { MANIFEST_FORMAT, MachinePin, Manifest, standsAlone } from './snapshot/index.js';
 export * from './types.js';

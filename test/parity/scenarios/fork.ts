@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
-import { codeOf, distinct, sh } from '../checks.js';
+import { distinct } from '../../support/wait.js';
+import { codeOf, sh } from '../checks.js';
 import type { Scenario } from '../types.js';
 
 const places = ['/root/mine', '/tmp/mine', '/dev/shm/mine', '/run/mine'];

@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { codeOf, distinct, eventually, inChild, sh } from '../checks.js';
+import { parentOf } from '../../support/processes.js';
+import { distinct, eventually } from '../../support/wait.js';
+import { codeOf, inChild, sh } from '../checks.js';
 import type { Scenario, Stage } from '../types.js';
 import { evaluator } from './evaluator.js';
 
@@ -11,9 +13,6 @@ async function drop(stage: Stage, id: string): Promise<void> {
     if (error.code !== 'snapshot_not_found') throw error;
   });
 }
-
-const parentOf = (pid: number) =>
-  Number(/^PPid:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]);
 
 export const states: Scenario[] = [
   {

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
-import { codeOf, eventually, sh } from '../checks.js';
+import { eventually } from '../../support/wait.js';
+import { codeOf, sh } from '../checks.js';
 import type { Scenario } from '../types.js';
 import { evaluator } from './evaluator.js';
 

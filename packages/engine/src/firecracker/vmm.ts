@@ -111,6 +111,7 @@ export class FirecrackerVmm implements Vmm {
 
   async #load(source: LoadSource, signal: AbortSignal): Promise<Loaded> {
     const start = performance.now();
+    this.shim.maps(source.files);
     await this.#place(source, signal);
     await this.api.put(
       '/snapshot/load',

@@ -2,6 +2,7 @@ import { availableParallelism } from 'node:os';
 import pLimit from 'p-limit';
 import { EngineError } from '../errors.js';
 import { reserveMemory } from '../host/memory.js';
+import { reserveFiles } from '../host/open-files.js';
 import type { Standby } from '../standby/standby.js';
 import type { ForkChild, ForkRequest, ForkResult } from '../types.js';
 import { startChild } from './child.js';
@@ -20,7 +21,7 @@ const starts = pLimit(Math.max(2, availableParallelism() * STARTS_PER_CORE));
  * Forks children of a snapshot. One that fails does not fail the others.
  *
  * @param copiedBytes memory that each child copies at its start, bytes
- * @throws EngineError invalid_argument, insufficient_memory: before anything has started
+ * @throws EngineError invalid_argument, insufficient_memory, limit_reached: before anything has started
  * @returns a result per child, in the order of the request
  */
 export async function forkChildren(
@@ -34,6 +35,7 @@ export async function forkChildren(
   if (children.length < 1 || children.length > MAX_CHILDREN)
     throw new EngineError('invalid_argument', `n: ${children.length} is not from 1 to ${MAX_CHILDREN}`);
   using _busy = standby.busy();
+  using _files = await reserveFiles(children.length);
   using _memory = await reserveMemory(children.length, copiedBytes);
   return await Promise.all(
     children.map((child) =>

@@ -76,6 +76,17 @@ describe.skipIf(!usable)('the choice', () => {
     expect(await chooseEngine(home, {}, onlyTcg([]))).toMatchObject(tcg);
   });
 
+  it('does not take a full disk for a verdict', async () => {
+    const full: Prove = async () => {
+      throw Object.assign(new Error('ENOSPC: no space left on device, write'), { code: 'ENOSPC' });
+    };
+    const choosing = chooseEngine(home, {}, full);
+    await expect(choosing).rejects.toMatchObject({ code: 'insufficient_disk' });
+    await expect(choosing).rejects.toThrow(`under ${home}`);
+    for (const candidate of [tcg, { ...tcg, accelerator: 'kvm' } as const])
+      expect(await rememberedVerdict(home, candidate)).toBeUndefined();
+  });
+
   it('takes tcg at its word when it is asked for', async () => {
     const tried: string[] = [];
     expect(await chooseEngine(home, { accelerator: 'tcg' }, onlyTcg(tried))).toMatchObject(tcg);

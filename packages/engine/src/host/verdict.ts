@@ -8,6 +8,7 @@ import { messageOf } from '../errors.js';
 import type { Accelerator, EngineName } from '../types.js';
 import { driverOf } from '../vmm/drivers.js';
 import { hostBootId } from './boot-id.js';
+import { hostFault } from './fault.js';
 
 /** An engine with what executes guest code for it. */
 export interface Candidate {
@@ -56,7 +57,11 @@ export async function obstacle({ engine, accelerator }: Candidate): Promise<stri
   }
 }
 
-/** The remembered verdict on a candidate that can be tried, or a new one. */
+/**
+ * The remembered verdict on a candidate that can be tried, or a new one.
+ *
+ * @throws EngineError insufficient_disk, limit_reached, insufficient_memory where the host could not even try; cancelled
+ */
 export async function verdictOn(
   home: string,
   candidate: Candidate,
@@ -78,6 +83,9 @@ export async function newVerdict(
     () => ({ works: true, reason: 'our guest booted on it' }),
     (error: unknown) => {
       if (signal?.aborted) throw error;
+      // A full disk, or a limit, says nothing of the candidate, and must not hold until the host's next boot.
+      const fault = hostFault(error, `the proof of ${candidate.engine} on ${candidate.accelerator}`, home);
+      if (fault) throw fault;
       const opens = candidate.accelerator === 'kvm' ? '/dev/kvm opens, but our' : 'our';
       return { works: false, reason: `${opens} guest did not boot on it: ${firstLine(error)}` };
     },

@@ -36,7 +36,9 @@ export async function adoptMachine(
   const facts = await readSandboxFile(spec.dir, spec.id);
   const manifest = await store.manifest(facts.snapshotId);
   const driver = driverOf(manifest.machine.engine);
-  const shim = await adoptShim(spec.dir, { binary: spec.shimBinary, signal });
+  // A snapshot that is damaged by now explains nothing; its sandbox may run on all the same.
+  const mapped = (await store.chain(manifest).catch(() => null))?.files ?? [];
+  const shim = await adoptShim(spec.dir, { binary: spec.shimBinary, signal, mapped });
   try {
     const vmm = await driver.adopt(spec.dir, shim, signal);
     const status = await vmm.status(signal);

@@ -4,7 +4,14 @@ import type { Shim } from '../shim/index.js';
 import type { Accelerator } from '../types.js';
 import { bootFiles } from '../vmm/boot-files.js';
 import { orEnded } from '../vmm/ended.js';
-import type { BootSpec, EnginePin, Vmm, VmmDriver, WaitingSpec } from '../vmm/types.js';
+import {
+  type BootSpec,
+  captured,
+  type EnginePin,
+  type Vmm,
+  type VmmDriver,
+  type WaitingSpec,
+} from '../vmm/types.js';
 import { bootArgv, childArgv, commandLine, DEVICES, MACHINE_TYPE, vmmFiles } from './argv.js';
 import { findQemu } from './binary.js';
 import { makeOverlay } from './disk.js';
@@ -56,7 +63,9 @@ async function startBoot(spec: BootSpec, signal: AbortSignal): Promise<Vmm> {
   const { workDir: dir, shape, tscKhz } = spec;
   const { path } = await findQemu();
   const argv = bootArgv(path, shape, { kernel: bootFiles.kernel, initrd: bootFiles.initrd, tscKhz });
-  return await QemuVmm.start({ ...spec, dir, argv, console: 'file' }, signal);
+  const vmm = await QemuVmm.start({ ...spec, dir, argv, console: 'file' }, signal);
+  vmm.shim.maps([{ path: join(dir, captured.memory), bytes: BigInt(shape.memoryBytes) }]);
+  return vmm;
 }
 
 async function adopt(dir: string, shim: Shim, signal: AbortSignal): Promise<Vmm> {

@@ -7,6 +7,7 @@ import { connectUnix } from '../unix-socket.js';
 import { type Recover, ShimClient } from './client.js';
 import { ShimConnection } from './connection.js';
 import { launch } from './launch.js';
+import { explainExit } from './memory-fault.js';
 import { decodeInfo, encodeAdopt, exitFrom, type ShimInfo } from './protocol.js';
 import { readRecord, runs, type ShimRecord } from './record.js';
 import type { Shim, StartShimOptions } from './types.js';
@@ -25,7 +26,7 @@ const SETTLE_STEP_MS = 5;
  */
 export async function adoptShim(dir: string, options: StartShimOptions): Promise<Shim> {
   const { connection, info } = await recoverShim(dir, options);
-  return new ShimClient(connection, info, dir, recovery(options));
+  return new ShimClient(connection, info, dir, recovery(options), options.mapped);
 }
 
 /** What finds a shim again later. The signal of its start is over by then, however that went. */
@@ -42,10 +43,10 @@ export async function recoverShim(
   for (;;) {
     options.signal?.throwIfAborted();
     const record = await readRecord(dir);
-    if (!record) throw await gone(dir, null);
+    if (!record) throw await gone(dir, null, options);
     try {
       if (await runs(record.pid, record.startTime)) return await greet(dir, record, options.signal);
-      if (!(await runs(record.vmmPid, record.vmmStartTime))) throw await gone(dir, record);
+      if (!(await runs(record.vmmPid, record.vmmStartTime))) throw await gone(dir, record, options);
       return await launch('--adopt', dir, shimFrames.ADOPT, encodeAdopt(record, options.abilities), options);
     } catch (error) {
       // Between the look and the act a process may have ended (its sockets go first), or another shim taken over: look again.
@@ -79,8 +80,12 @@ async function greet(
   }
 }
 
-async function gone(dir: string, record: ShimRecord | null): Promise<EngineError> {
+async function gone(
+  dir: string,
+  record: ShimRecord | null,
+  { mapped = [] }: StartShimOptions,
+): Promise<EngineError> {
   const words = (await readTail(join(dir, 'vmm.log')).catch(() => '')).slice(-LAST_WORDS);
-  const exit = exitFrom(record?.exitKind, record?.exitValue ?? 0, words);
+  const exit = await explainExit(exitFrom(record?.exitKind, record?.exitValue ?? 0, words), mapped);
   return new EngineError('sandbox_exited', `no VMM runs in ${dir}`, { details: { exit } });
 }

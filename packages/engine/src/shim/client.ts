@@ -3,6 +3,7 @@ import { EngineError, messageOf } from '../errors.js';
 import { hostFault } from '../host/fault.js';
 import { type ShimConnection, ShimRefusal } from './connection.js';
 import { PayloadReader, PayloadWriter } from './frames.js';
+import { explainExit, type MappedFile } from './memory-fault.js';
 import {
   decodeFrozen,
   decodeLayer,
@@ -49,6 +50,7 @@ export class ShimClient implements Shim {
   readonly #recover: Recover;
   #dir: string;
   #info: ShimInfo;
+  #mapped: readonly MappedFile[];
   /** Rejects when there is nothing left to talk to. */
   #connection: Promise<ShimConnection>;
   #settled = false;
@@ -57,8 +59,15 @@ export class ShimClient implements Shim {
   #leaving = false;
   #tellExit: (exit: VmmExit) => void = () => {};
 
-  constructor(connection: ShimConnection, info: ShimInfo, dir: string, recover: Recover) {
+  constructor(
+    connection: ShimConnection,
+    info: ShimInfo,
+    dir: string,
+    recover: Recover,
+    mapped: readonly MappedFile[] = [],
+  ) {
     this.#info = info;
+    this.#mapped = mapped;
     this.#dir = dir;
     this.vmmPid = info.vmmPid;
     this.vmmStartTime = info.vmmStartTime;
@@ -82,6 +91,10 @@ export class ShimClient implements Shim {
     return this.#info.abilities;
   }
 
+  maps(files: readonly MappedFile[]): void {
+    this.#mapped = files;
+  }
+
   async findRam(name: string): Promise<RamRange[]> {
     return decodeRanges(
       await this.#ask(shimFrames.FIND_RAM, new PayloadWriter().text(name).done(), 'search for guest RAM'),
@@ -94,6 +107,7 @@ export class ShimClient implements Shim {
       throw new EngineError('engine_error', `a graft of ${request.extents.length} extents is too large`, {
         remedy: 'Flatten the snapshot.',
       });
+    this.maps(request.files);
     // A copy of everything (no injection) takes as long as the memory is large.
     const answer = new PayloadReader(
       await this.#ask(shimFrames.GRAFT, payload, 'graft', 6 * REQUEST_MS, signal),
@@ -200,7 +214,7 @@ export class ShimClient implements Shim {
 
   #settle(exit: VmmExit): void {
     this.#settled = true;
-    this.#tellExit(exit);
+    void explainExit(exit, this.#mapped).then(this.#tellExit);
   }
 
   #watch(connection: ShimConnection): void {

@@ -1,5 +1,6 @@
 import type { shimLanguages } from '@forkd/wire';
 import type { GraftExtent, LayerExtent } from '../memory/index.js';
+import type { MappedFile, MemoryFault } from './memory-fault.js';
 
 /** How a VMM is started. */
 export interface ShimSpec {
@@ -25,7 +26,8 @@ export interface ShimSpec {
 /** How a VMM ended. `unknown`: its shim had died; never taken for success. */
 export type VmmExit =
   | { kind: 'exited'; code: number; lastWords: string }
-  | { kind: 'signaled'; signal: string; lastWords: string }
+  /** `memoryFault`: of SIGBUS, what is known of the page that could not be had. */
+  | { kind: 'signaled'; signal: string; lastWords: string; memoryFault?: MemoryFault }
   | { kind: 'unknown'; lastWords: string };
 
 /** What the shim found it may do, proven on a throw-away child at its start. */
@@ -147,6 +149,8 @@ export interface Shim {
   moved(dir: string): void;
   /** Resolves when the VMM has ended. */
   readonly exited: Promise<VmmExit>;
+  /** Says which files the VMM maps as guest memory: an end by SIGBUS is explained by them. A graft says it by itself. */
+  maps(files: readonly MappedFile[]): void;
   /** Ranges of the mapping whose name contains `name` (memfd or file path) in the VMM. */
   findRam(name: string): Promise<RamRange[]>;
   /** Maps and copies snapshot memory into the paused VMM, then verifies /proc/PID/maps. Returns milliseconds. */
@@ -181,4 +185,6 @@ export interface StartShimOptions {
   timeoutMs?: number;
   /** What `probeAbilities` found; without, each shim tries by itself (some ms of its start). */
   abilities?: ShimAbilities;
+  /** What a VMM that is adopted maps as guest memory, see `Shim.maps`. */
+  mapped?: readonly MappedFile[];
 }

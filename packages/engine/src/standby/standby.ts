@@ -8,6 +8,7 @@ import {
   type WaitingVmm,
 } from '../fork/waiting.js';
 import { availableMemory } from '../host/memory.js';
+import { spareFiles } from '../host/open-files.js';
 import type { LogFunction, StandbyOptions, StandbyReport } from '../types.js';
 import { Pool } from './pool.js';
 import { type PrimedChild, primeChild } from './primed.js';
@@ -19,6 +20,9 @@ const MOST_POOLS = 3;
 
 /** No pool is filled while less memory than this is available, bytes. */
 const LEAST_MEMORY = 1.5 * GiB;
+
+/** Nor while the daemon may open fewer files than this: they are left to forks. */
+const LEAST_FILES = 64;
 
 /** How long one may wait for its claim, ms; an older one has stale caches and ties memory down for nothing. */
 const EXPIRY_MS = 15 * 60_000;
@@ -155,7 +159,7 @@ export class Standby implements AsyncDisposable {
       const pool = this.#wanting();
       if (!pool || this.#closed || this.#busy > 0) return;
       try {
-        if ((await availableMemory()) < LEAST_MEMORY) return;
+        if ((await availableMemory()) < LEAST_MEMORY || (await spareFiles()).spare < LEAST_FILES) return;
         await pool.fill();
       } catch (error) {
         if (!this.#closed) this.#log('warn', `a standby could not be made: ${messageOf(error)}`);

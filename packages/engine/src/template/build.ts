@@ -9,6 +9,7 @@ import { copyDisk, ensureDisk } from '../guest/disk.js';
 import { findRootfs } from '../guest/rootfs/rootfs.js';
 import type { Manifest } from '../snapshot/manifest.js';
 import type { BuildOptions } from '../types.js';
+import { endedError } from '../vmm/ended.js';
 import type { BuildContext, BuilderHost, BuilderMachine, PreparedHost } from './builder.js';
 import { findHostFiles, hostPath, templateDigest } from './digest.js';
 import {
@@ -188,11 +189,19 @@ async function warmUp(
   // A machine that dies takes every wait with it.
   const over = new AbortController();
   machine.exited.then(async (exit) => {
+    const failure = endedError(exit);
     const tail = (await machine.consoleTail().catch(() => '')).trim();
     const panic = /Kernel panic[^\n]*/.exec(tail)?.[0];
     const last = panic ?? tail.slice(-800);
-    const reason = `the machine ended (${exit.kind})${last === '' ? '' : `; its console ended with: ${last}`}`;
-    over.abort(new EngineError('vmm_failed', reason));
+    const { code, remedy, details, cause } = failure;
+    const message = `${failure.message}${last === '' ? '' : `; its console ended with: ${last}`}`;
+    over.abort(
+      new EngineError(code, message, {
+        ...(remedy !== undefined && { remedy }),
+        ...(details && { details }),
+        cause,
+      }),
+    );
   });
   const signal = build.signal ? AbortSignal.any([build.signal, over.signal]) : over.signal;
   const step = <T>(name: string, title: string, body: Parameters<typeof steps.run<T>>[2]) =>

@@ -1,7 +1,8 @@
 import { orAborted } from '../deadline.js';
+import type { ErrorCode } from '../error-codes.js';
 import { EngineError } from '../errors.js';
 import { errnoIn, hostFault } from '../host/fault.js';
-import type { Shim, VmmExit } from '../shim/index.js';
+import { describeFault, type MemoryFault, type Shim, type VmmExit } from '../shim/index.js';
 
 /** How long a shim may take to tell of an end after a connection broke, ms. */
 const EXIT_MS = 200;
@@ -26,16 +27,28 @@ export async function orEnded<T>(promise: Promise<T>, shim: Shim, signal: AbortS
   }
 }
 
-/** The end of a VMM as the failure of what was asked of it; where the host was at its end, that. */
-function endedError(exit: VmmExit, cause?: unknown): EngineError {
-  const failure = new EngineError('vmm_failed', `the VMM ended ${describeExit(exit)}`, {
-    details: { exit },
-    ...(cause !== undefined && { cause }),
-  });
-  // A page of a memory file that cannot be had: the disk below it is full.
-  const errno = exit.kind === 'signaled' && exit.signal === 'SIGBUS' ? 'ENOSPC' : errnoIn(exit.lastWords);
+/** The end of a VMM as the failure of what was asked of it; where the host was at its end, or a file was damaged, that. */
+export function endedError(exit: VmmExit, cause?: unknown): EngineError {
+  const fault = exit.kind === 'signaled' ? exit.memoryFault : undefined;
+  const failure = new EngineError(
+    fault ? codes[fault.kind] : 'vmm_failed',
+    `the VMM ended ${describeExit(exit)}`,
+    {
+      details: { exit },
+      ...(fault && { remedy: describeFault(fault).remedy }),
+      ...(cause !== undefined && { cause }),
+    },
+  );
+  if (fault) return failure;
+  const errno = errnoIn(exit.lastWords);
   return hostFault(Object.assign(new Error(failure.message, { cause: failure }), { code: errno })) ?? failure;
 }
+
+const codes = {
+  cut_short: 'snapshot_corrupt',
+  disk_full: 'insufficient_disk',
+  unknown: 'vmm_failed',
+} as const satisfies Record<MemoryFault['kind'], ErrorCode>;
 
 /** How a VMM ended, for people. */
 export function describeExit(exit: VmmExit): string {
@@ -45,7 +58,7 @@ export function describeExit(exit: VmmExit): string {
     case 'exited':
       return `with code ${exit.code}${said}`;
     case 'signaled':
-      return `by ${exit.signal}${said}`;
+      return `by ${exit.signal}${exit.memoryFault ? `: ${describeFault(exit.memoryFault).what}` : ''}${said}`;
     case 'unknown':
       return `for a reason that nobody saw${said}`;
   }
