@@ -246,7 +246,7 @@ it.runIf(canMount)(
     const before = inside(home);
     const filler = join(home.path, 'filler');
     const script =
-      'echo here; sleep 3; i=0; while [ $i -lt 60 ]; do head -c 1M /dev/zero > /dev/shm/$i; i=$((i + 1)); done';
+      'echo here; sleep 3; i=0; while [ $i -lt 60 ]; do dd if=/dev/zero of=/dev/shm/$i bs=1M count=1; i=$((i + 1)); done';
     const yaml = `base: busybox\nmemory: 192M\ndisk: 64M\nsetup: ['${script}']\n`;
     const events = await built(home, yaml, (event) => {
       if (event.type === 'log' && event.step === 'setup-1' && !existsSync(filler)) fill(home.path);

@@ -21,10 +21,12 @@ import type { FrozenDisk, PreparedDisk, Vmm, VmmDisks } from '../vmm/types.js';
 import { belowOf } from './below.js';
 import { reserveHeadroom } from './headroom.js';
 import { pauseByShim } from './pause.js';
+import type { RunState } from './run-state.js';
 
 export interface BranchSource {
   id: string;
   vmm: Vmm;
+  runState: RunState;
   /** Of the snapshot that the sandbox was forked from. */
   manifest: Manifest;
   ram: readonly RamRange[];
@@ -174,7 +176,7 @@ export class Brancher {
       await Promise.allSettled(preparing);
       const [disk, memory] = await Promise.all(preparing);
       const prepared = slow === undefined ? memory : { ...memory, reason: slow };
-      const pauseMs = await this.#pause(disk);
+      const pauseMs = await this.#source.runState.instant((paused) => this.#pause(disk, paused));
       const disks = await this.#overlays.collect(this.#covered, draft.dir);
       const state = await readState(join(vmm.dir, STATE_FILE));
       this.#nodes.set(options.snapshotId, disk.below);
@@ -206,11 +208,11 @@ export class Brancher {
   }
 
   /** Freezes disk, device state and memory of one instant. Milliseconds that the guest stood still. */
-  async #pause(disk: PreparedDisk): Promise<number> {
+  async #pause(disk: PreparedDisk, paused: boolean): Promise<number> {
     const { vmm, id, log } = this.#source;
     const script = vmm.pauseScript(disk, STATE_FILE);
     try {
-      const { pauseMs, frozen } = await pauseByShim(vmm, script);
+      const { pauseMs, frozen } = await pauseByShim(vmm, script, paused);
       await this.#overlays.switched(disk);
       await vmm.checkPause(STATE_FILE, frozen);
       log('debug', `the pause of ${id}`, { pauseMs, stepsMs: frozen.steps });

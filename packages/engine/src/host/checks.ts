@@ -1,5 +1,5 @@
 import { constants } from 'node:fs';
-import { access, readFile, statfs } from 'node:fs/promises';
+import { access, readFile } from 'node:fs/promises';
 import { delimiter, join } from 'node:path';
 import { EngineError, messageOf } from '../errors.js';
 import { findFirecracker } from '../firecracker/binary.js';
@@ -7,6 +7,7 @@ import { findQemu } from '../qemu/binary.js';
 import type { ShimAbilities } from '../shim/index.js';
 import type { HostCheck } from '../types.js';
 import type { EngineChoice } from './choice.js';
+import { freeBytes } from './disk-space.js';
 import { availableMemory, CHILD_BYTES } from './memory.js';
 import { tscKhz } from './tsc.js';
 import {
@@ -177,8 +178,7 @@ async function checkMappings(): Promise<Finding> {
 }
 
 async function checkDisk(home: string): Promise<Finding> {
-  const facts = await statfs(home);
-  const free = facts.bavail * facts.bsize;
+  const free = await freeBytes(home);
   const found = `${(free / GiB).toFixed(1)} GiB free under ${home}`;
   if (free >= 4 * GiB) return { state: 'pass', found };
   return {

@@ -1,6 +1,7 @@
 import { join } from 'node:path';
 import { type AgentSession, type Interpreter, openAgentSession, openInterpreter } from '../agent/index.js';
 import { Brancher } from '../branch/brancher.js';
+import { RunState } from '../branch/run-state.js';
 import { EngineError, messageOf } from '../errors.js';
 import { readTail } from '../read-tail.js';
 import type { RamRange, VmmExit } from '../shim/index.js';
@@ -49,6 +50,7 @@ export class SandboxMachine implements Machine {
   readonly #vmm: Vmm;
   readonly #env: Record<string, string>;
   readonly #log: LogFunction;
+  readonly #runState: RunState;
   readonly #brancher: Brancher;
   readonly #clock = new WallClock(() => this.session());
   readonly #interpreters = new Map<string, Promise<Interpreter>>();
@@ -67,7 +69,8 @@ export class SandboxMachine implements Machine {
     this.#vmm = parts.vmm;
     this.#env = parts.env;
     this.#log = parts.log;
-    this.#brancher = new Brancher(parts);
+    this.#runState = new RunState(parts.vmm);
+    this.#brancher = new Brancher({ ...parts, runState: this.#runState });
     if (parts.session) this.#keepSession(Promise.resolve(parts.session));
     for (const [name, opening] of parts.interpreters ?? []) this.#keepInterpreter(name, opening);
     this.#followShutdown();
@@ -110,13 +113,13 @@ export class SandboxMachine implements Machine {
   }
 
   async pause(signal?: AbortSignal): Promise<void> {
-    await this.#vmm.pause(signal);
+    await this.#runState.pause(signal);
     const session = await this.#session?.catch(() => undefined); // One that did not open watches over nothing.
     session?.paused(true);
   }
 
   async resume(signal?: AbortSignal): Promise<void> {
-    await this.#vmm.resume(signal);
+    await this.#runState.resume(signal);
     const session = await this.#session?.catch(() => undefined);
     session?.paused(false);
   }

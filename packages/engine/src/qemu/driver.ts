@@ -63,9 +63,8 @@ async function startBoot(spec: BootSpec, signal: AbortSignal): Promise<Vmm> {
   const { workDir: dir, shape, tscKhz } = spec;
   const { path } = await findQemu();
   const argv = bootArgv(path, shape, { kernel: bootFiles.kernel, initrd: bootFiles.initrd, tscKhz });
-  const vmm = await QemuVmm.start({ ...spec, dir, argv, console: 'file' }, signal);
-  vmm.shim.maps([{ path: join(dir, captured.memory), bytes: BigInt(shape.memoryBytes) }]);
-  return vmm;
+  const mapped = [{ path: join(dir, captured.memory), bytes: BigInt(shape.memoryBytes) }];
+  return await QemuVmm.start({ ...spec, dir, argv, mapped, console: 'file' }, signal);
 }
 
 async function adopt(dir: string, shim: Shim, signal: AbortSignal): Promise<Vmm> {

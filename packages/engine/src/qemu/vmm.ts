@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import type { VmmUser } from '../machine/run-directory.js';
 import { readTail } from '../read-tail.js';
-import { type PauseScript, type Shim, startShim, type VmmExit } from '../shim/index.js';
+import { type MappedFile, type PauseScript, type Shim, startShim, type VmmExit } from '../shim/index.js';
 import { connectUnix } from '../unix-socket.js';
 import { orEnded } from '../vmm/ended.js';
 import {
@@ -27,6 +27,8 @@ export interface QemuSpec extends Omit<VmmHost, 'binary'> {
   /** Absolute path of its working directory. */
   dir: string;
   argv: readonly string[];
+  /** Files that it maps as guest memory by itself. */
+  mapped?: readonly MappedFile[];
   /** A template's console goes to a file, a child's to a ring that QEMU holds. */
   console: 'file' | 'ring';
 }
@@ -72,7 +74,12 @@ export class QemuVmm implements Vmm {
         sockets: vmmSockets,
         ...spec.user,
       },
-      { binary: spec.shimBinary, signal, abilities: spec.abilities },
+      {
+        binary: spec.shimBinary,
+        signal,
+        abilities: spec.abilities,
+        ...(spec.mapped && { mapped: spec.mapped }),
+      },
     );
     try {
       const qmp = await orEnded(Qmp.connect(join(spec.dir, vmmFiles.monitor), signal), shim, signal);

@@ -3,7 +3,7 @@ import { EngineError, messageOf } from '../errors.js';
 import { hostFault } from '../host/fault.js';
 import { type ShimConnection, ShimRefusal } from './connection.js';
 import { PayloadReader, PayloadWriter } from './frames.js';
-import { explainExit, type MappedFile } from './memory-fault.js';
+import { explainExit } from './memory-fault.js';
 import {
   decodeFrozen,
   decodeLayer,
@@ -21,6 +21,7 @@ import type {
   CapturePlan,
   FrozenCapture,
   GraftRequest,
+  MappedFile,
   PauseScript,
   PreparedCapture,
   RamRange,

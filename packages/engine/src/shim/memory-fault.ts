@@ -2,27 +2,12 @@
  * Why a VMM ended by SIGBUS: a page of a file that it maps could not be had. Either the file has become shorter than what is mapped, or the page
  * had no block yet and the file system has none left, or neither is seen afterwards.
  */
-import { stat, statfs } from 'node:fs/promises';
-import type { VmmExit } from './types.js';
-
-/** A file that a VMM maps as guest memory: absolute path, and bytes when it was mapped. */
-export interface MappedFile {
-  path: string;
-  bytes: bigint;
-}
-
-export type MemoryFault =
-  | { kind: 'cut_short'; path: string; bytes: number; now: number }
-  | { kind: 'disk_full'; path: string; freeBytes: number }
-  | { kind: 'unknown'; paths: string[] };
+import { stat } from 'node:fs/promises';
+import { fullDisk } from '../host/disk-space.js';
+import type { MappedFile, MemoryFault, VmmExit } from './types.js';
 
 /** The signal of a mapped page that cannot be had. */
 const SIGNAL = 'SIGBUS';
-
-const MiB = 1024 * 1024;
-
-/** A file system with less room than this is full: what a failed page has found none of may be a few blocks. */
-const FULL_BYTES = MiB;
 
 /** Adds to an end by SIGBUS what the files that were mapped say of it now. Other ends, and one that was looked into before, are as they were. */
 export async function explainExit(exit: VmmExit, mapped: readonly MappedFile[]): Promise<VmmExit> {
@@ -38,9 +23,8 @@ async function memoryFault(mapped: readonly MappedFile[]): Promise<MemoryFault> 
       return { kind: 'cut_short', path, bytes: Number(bytes), now: Number(facts.size) };
   }
   for (const { path } of mapped) {
-    const facts = await statfs(path).catch(() => null);
-    const freeBytes = facts === null ? Number.POSITIVE_INFINITY : facts.bavail * facts.bsize;
-    if (freeBytes < FULL_BYTES) return { kind: 'disk_full', path, freeBytes };
+    const freeBytes = await fullDisk(path);
+    if (freeBytes !== null) return { kind: 'disk_full', path, freeBytes };
   }
   return { kind: 'unknown', paths: mapped.map(({ path }) => path) };
 }

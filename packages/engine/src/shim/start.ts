@@ -18,5 +18,5 @@ export async function startShim(spec: ShimSpec, options: StartShimOptions): Prom
   const mapsAllowed = spec.filterAllowsMaps ?? basename(spec.argv[0] ?? '').startsWith('qemu-system-');
   const payload = encodeStart(spec, mapsAllowed, options.abilities);
   const { connection, info } = await launch('--start', spec.dir, shimFrames.START, payload, options);
-  return new ShimClient(connection, info, spec.dir, recovery(options));
+  return new ShimClient(connection, info, spec.dir, recovery(options), options.mapped);
 }

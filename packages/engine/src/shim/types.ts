@@ -1,6 +1,5 @@
 import type { shimLanguages } from '@forkd/wire';
 import type { GraftExtent, LayerExtent } from '../memory/index.js';
-import type { MappedFile, MemoryFault } from './memory-fault.js';
 
 /** How a VMM is started. */
 export interface ShimSpec {
@@ -22,6 +21,18 @@ export interface ShimSpec {
   filterAllowsMaps?: boolean;
   // RLIMIT_NOFILE etc. stay; the VMM's environment is empty but for PATH and LC_ALL=C.
 }
+
+/** A file that a VMM maps as guest memory: absolute path, and bytes when it was mapped. */
+export interface MappedFile {
+  path: string;
+  bytes: bigint;
+}
+
+/** Why a page of them could not be had. */
+export type MemoryFault =
+  | { kind: 'cut_short'; path: string; bytes: number; now: number }
+  | { kind: 'disk_full'; path: string; freeBytes: number }
+  | { kind: 'unknown'; paths: string[] };
 
 /** How a VMM ended. `unknown`: its shim had died; never taken for success. */
 export type VmmExit =
@@ -185,6 +196,6 @@ export interface StartShimOptions {
   timeoutMs?: number;
   /** What `probeAbilities` found; without, each shim tries by itself (some ms of its start). */
   abilities?: ShimAbilities;
-  /** What a VMM that is adopted maps as guest memory, see `Shim.maps`. */
+  /** What the VMM maps as guest memory from its start on, see `Shim.maps`. */
   mapped?: readonly MappedFile[];
 }

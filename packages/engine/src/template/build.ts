@@ -1,12 +1,12 @@
 /** Builds a template: from its YAML to a snapshot, or to the word that nothing has changed. */
 import { randomBytes } from 'node:crypto';
-import { statfs } from 'node:fs/promises';
 import { join } from 'node:path';
 import { orAborted } from '../deadline.js';
 import { EngineError } from '../errors.js';
 import { scratchIn } from '../guest/cache.js';
 import { copyDisk, ensureDisk } from '../guest/disk.js';
 import { findRootfs } from '../guest/rootfs/rootfs.js';
+import { freeBytes } from '../host/disk-space.js';
 import type { Manifest } from '../snapshot/manifest.js';
 import type { BuildOptions } from '../types.js';
 import { endedError } from '../vmm/ended.js';
@@ -262,8 +262,7 @@ async function greet(machine: BuilderMachine, spec: TemplateSpec, signal: AbortS
 }
 
 async function assertSpace(home: string, spec: TemplateSpec): Promise<void> {
-  const { bavail, bsize } = await statfs(home);
-  const free = bavail * bsize;
+  const free = await freeBytes(home);
   const needed = spec.memoryBytes + SPARE_BYTES;
   if (free < needed)
     throw new EngineError(

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { openAgentSession } from '../agent/index.js';
 import { deadline } from '../deadline.js';
 import { EngineError, messageOf } from '../errors.js';
+import { writeFault } from '../host/disk-space.js';
 import { handOver } from '../machine/run-directory.js';
 import { bootFiles } from './boot-files.js';
 import { orEnded } from './ended.js';
@@ -40,7 +41,12 @@ export async function bootMachine(driver: VmmDriver, spec: BootSpec): Promise<Bo
       consoleTail: () => vmm.console(),
       async capture() {
         await vmm.pause();
-        await vmm.saveTemplate();
+        try {
+          await vmm.saveTemplate();
+        } catch (error) {
+          // QEMU says no more than that it could not write.
+          throw await writeFault(error, 'the device state could not be saved', spec.workDir);
+        }
         await vmm.destroy();
       },
       async [Symbol.asyncDispose]() {

@@ -162,7 +162,8 @@ export interface Vmm extends AsyncDisposable {
   /** Writes all that a template's snapshot needs, by the names of {@link captured}. The machine is paused, and of no use afterwards. */
   saveTemplate(signal?: AbortSignal): Promise<void>;
   /**
-   * The pause of a branch as steps that its shim takes: stop, freeze the disk, save the device state; and resume.
+   * The pause of a branch as steps that its shim takes: the first stops it, then the disk is frozen and the device
+   * state saved; those after the freeze resume it, and do nothing else.
    *
    * @throws EngineError unsupported where this host's shim cannot take them
    */
