@@ -24,7 +24,7 @@ import {
 } from './snapshot/index.js';
 import { Standby } from './standby/standby.js';
 import { builderHost } from './template/builder-host.js';
-import { buildTemplate, parseTemplate } from './template/index.js';
+import { buildTemplate, parseTemplate, setUpDisksIn } from './template/index.js';
 import {
   type BuildOptions,
   type BuildResult,
@@ -55,6 +55,7 @@ const scratchParents = [
   'cache/debs',
   'cache/pip',
   'cache/npm',
+  setUpDisksIn,
 ] as const;
 
 /**

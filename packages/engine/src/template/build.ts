@@ -1,7 +1,5 @@
 /** Builds a template: from its YAML to a snapshot, or to the word that nothing has changed. */
-import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
-import { orAborted } from '../deadline.js';
 import { EngineError } from '../errors.js';
 import { scratchIn } from '../guest/cache.js';
 import { copyDisk, ensureDisk } from '../guest/disk.js';
@@ -9,9 +7,8 @@ import { findRootfs } from '../guest/rootfs/rootfs.js';
 import { freeBytes } from '../host/disk-space.js';
 import type { Manifest } from '../snapshot/manifest.js';
 import type { BuildOptions } from '../types.js';
-import { endedError } from '../vmm/ended.js';
 import type { BuildContext, BuilderHost, BuilderMachine, PreparedHost } from './builder.js';
-import { findHostFiles, hostPath, templateDigest } from './digest.js';
+import { type DigestInputs, findHostFiles, hostPath, templateDigest } from './digest.js';
 import {
   assertRunning,
   type Resident,
@@ -22,10 +19,13 @@ import {
   waitUntilReady,
   writeFiles,
 } from './guest-steps.js';
+import { greet, stepsIn } from './in-machine.js';
 import { BuildLog } from './log.js';
 import { parseTemplate } from './parse.js';
 import { lockOf, type Parts, prepareParts } from './parts.js';
 import type { TemplateSpec } from './schema.js';
+import { filesStep, type SetUp, setUpDisk, volatileFiles } from './set-up.js';
+import { setUpDigest } from './set-up-disks.js';
 import { BuildSteps } from './steps.js';
 
 const MiB = 1024 * 1024;
@@ -69,14 +69,15 @@ export async function buildTemplate(
     { cached: ({ remembered }) => remembered, detail: ({ found }) => found },
   );
   const parts = { ...(await prepareParts(steps, context, spec, base, options)), hostFiles };
-  const digest = templateDigest({
+  const inputs: DigestInputs = {
     spec,
     files: Object.fromEntries([...hostFiles].map(([path, file]) => [path, file.sha256])),
     kernel: parts.kernel.sha256,
     initramfs: parts.initramfs.sha256,
     image: parts.image.sha256,
     pin: await host.pin(),
-  });
+  };
+  const digest = templateDigest(inputs);
   const done = (manifest: Manifest, cached: boolean): TemplateBuild => ({
     manifest,
     cached,
@@ -90,7 +91,9 @@ export async function buildTemplate(
     });
     return done(current, true);
   }
-  const manifest = await buildMachine(steps, host, context, { spec, parts, digest, started, signal });
+  const { noCache = false } = options;
+  const building = { spec, parts, digest, setUpDigest: setUpDigest(inputs), noCache, started, signal };
+  const manifest = await buildMachine(steps, host, context, building);
   context.log?.('info', 'template built', { template: options.name, snapshot: manifest.id });
   return done(manifest, false);
 }
@@ -99,6 +102,8 @@ interface MachineBuild {
   spec: TemplateSpec;
   parts: Parts;
   digest: string;
+  setUpDigest: string;
+  noCache: boolean;
   started: number;
   signal: AbortSignal | undefined;
 }
@@ -111,33 +116,28 @@ async function buildMachine(
 ): Promise<Manifest> {
   const { spec, parts, signal } = build;
   await assertSpace(context.home, spec);
+  const empty = await steps.run(
+    'disk',
+    'Make the disk',
+    () => ensureDisk({ home: context.home, bytes: spec.diskBytes, signal }),
+    { cached: (result) => result.cached, detail: () => `${spec.diskBytes / MiB} MiB` },
+  );
+  const boot = {
+    memoryBytes: spec.memoryBytes,
+    vcpus: spec.vcpus,
+    kernel: parts.kernel,
+    initrd: parts.initramfs.path,
+    image: parts.image.path,
+    ...(signal && { signal }),
+  };
   await using scratch = await scratchIn(join(context.home, 'builds'));
   const workDir = scratch.dir;
   const disk = join(workDir, 'disk');
-  await steps.run(
-    'disk',
-    'Make the disk',
-    async () => {
-      const empty = await ensureDisk({ home: context.home, bytes: spec.diskBytes, signal });
-      await copyDisk(empty.path, disk, signal);
-      return empty;
-    },
-    { cached: (result) => result.cached, detail: () => `${spec.diskBytes / MiB} MiB` },
-  );
+  await copyDisk(await diskFor(steps, host, context.home, build, boot, empty.path), disk, signal);
   await using machine = await steps.run(
     'boot',
     'Boot the machine',
-    () =>
-      host.boot({
-        workDir,
-        memoryBytes: spec.memoryBytes,
-        vcpus: spec.vcpus,
-        kernel: parts.kernel,
-        initrd: parts.initramfs.path,
-        image: parts.image.path,
-        disk,
-        ...(signal && { signal }),
-      }),
+    () => host.boot({ ...boot, workDir, disk }),
     { detail: ({ bootMs }) => `${(bootMs / 1000).toFixed(1)} s` },
   );
   const warmStarted = performance.now();
@@ -186,38 +186,17 @@ async function warmUp(
 ): Promise<Manifest['template']['interpreters']> {
   const { spec, parts } = build;
   const { session } = machine;
-  // A machine that dies takes every wait with it.
-  const over = new AbortController();
-  machine.exited.then(async (exit) => {
-    const failure = endedError(exit);
-    const tail = (await machine.consoleTail().catch(() => '')).trim();
-    const panic = /Kernel panic[^\n]*/.exec(tail)?.[0];
-    const last = panic ?? tail.slice(-800);
-    const { code, remedy, details, cause } = failure;
-    const message = `${failure.message}${last === '' ? '' : `; its console ended with: ${last}`}`;
-    over.abort(
-      new EngineError(code, message, {
-        ...(remedy !== undefined && { remedy }),
-        ...(details && { details }),
-        cause,
-      }),
-    );
-  });
-  const signal = build.signal ? AbortSignal.any([build.signal, over.signal]) : over.signal;
-  const step = <T>(name: string, title: string, body: Parameters<typeof steps.run<T>>[2]) =>
-    steps.run(name, title, (tell) => orAborted(body(tell), signal));
+  const { signal, step } = stepsIn(steps, machine, build.signal);
   const residents: Resident[] = [];
   const interpreters: Manifest['template']['interpreters'] = [];
 
   await step('hello', 'Greet the machine', () => greet(machine, spec, signal));
-  if (spec.files.length > 0)
-    await step('files', `Write ${spec.files.length} files`, () =>
-      writeFiles(session, spec, parts.hostFiles, signal),
-    );
-  for (const [index, command] of spec.setup.entries())
-    await step(`setup-${index + 1}`, `Set up: ${shown(command.run)}`, (tell) =>
-      runCommand(session, command, tell, signal),
-    );
+  // Where there is a setup, what a disk keeps has been written to it.
+  const files = spec.setup.length > 0 ? volatileFiles(spec) : spec.files;
+  if (files.length > 0) {
+    const { name, title } = filesStep(files);
+    await step(name, title, () => writeFiles(session, files, parts.hostFiles, signal));
+  }
   for (const item of spec.interpreters)
     await step(`interpreter-${item.name}`, `Warm up ${item.name}`, async (tell) => {
       const resident = await startInterpreter(session, spec, item, tell, signal);
@@ -244,21 +223,18 @@ async function warmUp(
   return interpreters;
 }
 
-/** Tells the machine what it is to be while it is built; each fork tells its child anew. */
-async function greet(machine: BuilderMachine, spec: TemplateSpec, signal: AbortSignal): Promise<void> {
-  await machine.session.hello(
-    {
-      generation: randomBytes(16).toString('hex'),
-      entropy: randomBytes(64),
-      wallClockNs: BigInt(Date.now()) * 1_000_000n,
-      hostname: 'template',
-      machineId: randomBytes(16).toString('hex'),
-      env: spec.env,
-      metadata: '{}',
-      thaw: { interpreters: true, user: true },
-    },
-    signal,
-  );
+/** The disk that the machine starts with: empty, or with files and setup done. */
+async function diskFor(
+  steps: BuildSteps,
+  host: BuilderHost,
+  home: string,
+  { spec, parts, setUpDigest: digest, noCache, signal }: MachineBuild,
+  boot: SetUp['boot'],
+  empty: string,
+): Promise<string> {
+  if (spec.setup.length === 0) return empty;
+  const { hostFiles } = parts;
+  return await setUpDisk(steps, host, { home, spec, hostFiles, digest, noCache, boot, signal }, empty);
 }
 
 async function assertSpace(home: string, spec: TemplateSpec): Promise<void> {

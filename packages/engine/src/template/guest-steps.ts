@@ -24,11 +24,11 @@ export interface Resident {
 
 export async function writeFiles(
   session: AgentSession,
-  spec: TemplateSpec,
+  files: TemplateSpec['files'],
   hostFiles: ReadonlyMap<string, HostFile>,
   signal: AbortSignal,
 ): Promise<void> {
-  for (const file of spec.files) {
+  for (const file of files) {
     const from = hostFiles.get(file.path);
     const source = 'content' in file ? Buffer.from(file.content) : createReadStream(from!.path);
     using limit = deadline(`writing ${file.path}`, FILE_MS, signal);
