@@ -4,9 +4,10 @@ import { chmodSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { ownHome } from '../sandbox/home.js';
-import { eventually, failureOf, fork, sh } from '../sandbox/support.js';
+import { failureOf, fork, sh } from '../sandbox/support.js';
 import { forkd } from '../support/cli.js';
 import { stopDaemon } from '../support/daemon.js';
+import { eventually } from '../support/wait.js';
 import { inChild } from './support.js';
 
 const BOOT_ID = '/proc/sys/kernel/random/boot_id';
