@@ -16,7 +16,7 @@ files:
   - {path: /run/given, content: ${file}}
 setup:
   - cat /proc/sys/kernel/random/uuid > /root/once
-  - echo ${setup} >> /root/given; echo lost > /tmp/lost
+  - printf ' %s' ${setup} >> /root/given; echo lost > /tmp/lost
 warm_up:
   - echo ${warm} > /dev/shm/warm
 `;
