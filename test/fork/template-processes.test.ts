@@ -35,7 +35,7 @@ let source: Awaited<ReturnType<typeof template>>;
 beforeAll(async () => {
   source = await template(yaml, 'ticker');
   children = await fork(4, { snapshot: 'ticker' });
-});
+}, 180_000); // Two machines boot: one for its setup.
 afterAll(async () => {
   await children?.[Symbol.asyncDispose]();
   await source?.[Symbol.asyncDispose]();

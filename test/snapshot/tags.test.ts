@@ -10,7 +10,8 @@ setup:
   - echo ${text} > /root/version
 `;
 
-describe('a template that is built again', () => {
+// Each build boots two machines: one for its setup.
+describe('a template that is built again', { timeout: 240_000 }, () => {
   it('moves its tag; old children run on, and their snapshot goes with the last of them', async () => {
     const first = await build(yaml('one'), 'moving');
     try {

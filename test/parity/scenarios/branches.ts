@@ -3,7 +3,8 @@ import { randomBytes } from 'node:crypto';
 import { constants, readdirSync } from 'node:fs';
 import { copyFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { eventually, inChild, sh } from '../checks.js';
+import { eventually } from '../../support/wait.js';
+import { inChild, sh } from '../checks.js';
 import type { Scenario, Stage } from '../types.js';
 
 async function drop(stage: Stage, id: string): Promise<void> {
