@@ -232,7 +232,6 @@ export class Brancher {
       const layer: CapturedLayer = await vmm.shim.captureCopy(signal);
       this.#cloneGone();
       await writeState(join(draft.dir, 'state'), state);
-      const stateEntry = await sealPart(join(draft.dir, 'state'), 'state', signal);
       const origin: BranchOrigin = {
         parent: chain.links.at(-1)!.id,
         chain: chain.links.map((entry) => entry.id),
@@ -242,7 +241,10 @@ export class Brancher {
         extents: layer.extents,
         lowerDisks: [],
       };
-      const parts = full ? await this.#flat(held, layer, origin) : await this.#linked(held, origin);
+      const [stateEntry, parts] = await Promise.all([
+        sealPart(join(draft.dir, 'state'), 'state', signal),
+        full ? this.#flat(held, layer, origin) : this.#linked(held, origin),
+      ]);
       const written = await draft.commit({
         ...manifest,
         id: snapshotId,
@@ -275,10 +277,13 @@ export class Brancher {
   /** A snapshot as a layer over the previous link. */
   async #linked({ draft, disks }: Held, origin: BranchOrigin): Promise<Parts> {
     const { signal } = this.#stop;
-    const memory = await sealPart(join(draft.dir, 'layer'), 'layer', signal);
-    const sealed: Manifest['files']['disk'][] = [];
-    for (const { name, whole } of disks)
-      sealed.push({ ...(await sealPart(join(draft.dir, name), name, signal)), ...(whole && { whole }) });
+    const [memory, ...sealed] = await Promise.all([
+      sealPart(join(draft.dir, 'layer'), 'layer', signal),
+      ...disks.map(async ({ name, whole }) => ({
+        ...(await sealPart(join(draft.dir, name), name, signal)),
+        ...(whole && { whole }),
+      })),
+    ]);
     const disk = sealed.pop()!;
     return { memory, disk, branch: { ...origin, lowerDisks: sealed } };
   }
