@@ -3,6 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { copyFileSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
 import { scratchIn } from '../../packages/engine/src/guest/cache.js';
@@ -87,7 +88,7 @@ it('a branch has a file system that is clean: in a child, when it is checked alo
     {
       await using machine = await boot(base.manifest as Manifest, scratch.dir);
       const { files } = machine.session;
-      expect((await files.read('/root/file')).toString()).toBe('synced\n');
+      expect(await text((await files.read('/root/file')).stream)).toBe('synced\n');
       await files.write('/root/after', Buffer.from('written after the boot\n'));
       await machine.session.sync();
       expect(await machine.consoleTail()).not.toMatch(/EXT4-fs.*error|I\/O error/);
