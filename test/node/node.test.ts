@@ -39,7 +39,7 @@ const draws = {
   'OpenSSL in a worker': 'await inWorker()',
   'TLS client random': 'await clientRandom()',
 };
-const CHILDREN = 20;
+const CHILDREN = 50;
 
 it('children of a warm Node have its packages, and draw different random numbers from every generator', async () => {
   await using source = await template(yaml, 'node-seeded');
