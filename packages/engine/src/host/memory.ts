@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { EngineError } from '../errors.js';
+import { Held } from './held.js';
 
 const MiB = 1024 * 1024;
 
@@ -22,28 +23,21 @@ export async function availableMemory(): Promise<number> {
 
 /** What may be used of MemAvailable, bytes: not what stays with the host, nor what is reserved and not taken yet. */
 export async function usableMemory(): Promise<number> {
-  return Math.max(0, (await availableMemory()) - RESERVE_BYTES - pending);
+  return Math.max(0, (await availableMemory()) - RESERVE_BYTES - pending.amount);
 }
 
 /** Reserves memory that is about to be taken. Dispose when it shows in MemAvailable, or is not needed any more. */
 export function holdMemory(bytes: number): Disposable {
-  pending += bytes;
-  let held = bytes;
-  return {
-    [Symbol.dispose]: () => {
-      pending -= held;
-      held = 0;
-    },
-  };
+  return pending.hold(bytes);
 }
 
 /** Memory that {@link holdMemory} has reserved, bytes. */
 export function heldMemory(): number {
-  return pending;
+  return pending.amount;
 }
 
 /** Of what is being started, and does not yet show in MemAvailable. */
-let pending = 0;
+const pending = new Held();
 
 /**
  * Reserves memory for `n` children that are about to start. Dispose when they run or have failed.

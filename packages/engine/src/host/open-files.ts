@@ -1,5 +1,6 @@
 import { readdir, readFile, stat } from 'node:fs/promises';
 import { EngineError } from '../errors.js';
+import { Held } from './held.js';
 
 /** Files that one child keeps open in this process: the connections to its shim, its monitor and its agent; and one that its start has for a while. */
 const CHILD_FILES = 4;
@@ -8,12 +9,12 @@ const CHILD_FILES = 4;
 const RESERVE_FILES = 48;
 
 /** Files of children that are being started, which may not be open yet. */
-let pending = 0;
+const pending = new Held();
 
 /** Files that children may still open, and the limit of this process that says so. */
 export async function spareFiles(): Promise<{ spare: number; limit: number }> {
   const [limit, open] = await Promise.all([fileLimit(), openFiles()]);
-  return { spare: Math.max(0, limit - open - RESERVE_FILES - pending), limit };
+  return { spare: Math.max(0, limit - open - RESERVE_FILES - pending.amount), limit };
 }
 
 /**
@@ -37,14 +38,7 @@ export async function reserveFiles(n: number): Promise<Disposable> {
       },
     );
   }
-  pending += needed;
-  let held = needed;
-  return {
-    [Symbol.dispose]: () => {
-      pending -= held;
-      held = 0;
-    },
-  };
+  return pending.hold(needed);
 }
 
 /** The soft limit; Node.js has raised it to the hard one. It can be changed from outside, so it is read anew. */
