@@ -20,6 +20,13 @@ export async function inChild(stage: Stage, snapshot: string, command: string): 
   return await sh(children.box, command);
 }
 
+/** Removes a snapshot with all that stands on it; one that is gone is removed. */
+export async function drop(stage: Stage, id: string): Promise<void> {
+  await stage.client.snapshots.removeWithDependents(id).catch((error: { code?: string }) => {
+    if (error.code !== 'snapshot_not_found') throw error;
+  });
+}
+
 /** The code of a call that must fail. */
 export async function codeOf(call: Promise<unknown>): Promise<string> {
   try {

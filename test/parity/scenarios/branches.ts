@@ -4,14 +4,8 @@ import { constants, readdirSync } from 'node:fs';
 import { copyFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { eventually } from '../../support/wait.js';
-import { inChild, sh } from '../checks.js';
+import { drop, inChild, sh } from '../checks.js';
 import type { Scenario, Stage } from '../types.js';
-
-async function drop(stage: Stage, id: string): Promise<void> {
-  await stage.client.snapshots.removeWithDependents(id).catch((error: { code?: string }) => {
-    if (error.code !== 'snapshot_not_found') throw error;
-  });
-}
 
 /** A daemon that died may have finished a branch just before. */
 async function dropAllOf(stage: Stage, sandbox: string): Promise<void> {

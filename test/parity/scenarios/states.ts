@@ -4,15 +4,9 @@ import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { parentOf } from '../../support/processes.js';
 import { distinct, eventually } from '../../support/wait.js';
-import { codeOf, inChild, sh } from '../checks.js';
-import type { Scenario, Stage } from '../types.js';
+import { codeOf, drop, inChild, sh } from '../checks.js';
+import type { Scenario } from '../types.js';
 import { evaluator } from './evaluator.js';
-
-async function drop(stage: Stage, id: string): Promise<void> {
-  await stage.client.snapshots.removeWithDependents(id).catch((error: { code?: string }) => {
-    if (error.code !== 'snapshot_not_found') throw error;
-  });
-}
 
 export const states: Scenario[] = [
   {
