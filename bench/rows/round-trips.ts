@@ -5,7 +5,7 @@ import type { Forkd, Sandbox } from '@forkd/sdk';
 import { repeat, type Series, timed } from '../statistics.js';
 
 const run = promisify(execFile);
-const CLI = fileURLToPath(new URL('../../packages/cli/bin/forkd.mjs', import.meta.url));
+const CLI = fileURLToPath(new URL('../../packages/cli/bin/forkd.cjs', import.meta.url));
 
 export interface RoundTrips {
   evalRtt: Series;

@@ -14,7 +14,7 @@ export function quickstart(args) {
   return reportFailure(async () => {
     await setup();
     await build();
-    return run(process.execPath, [join(root, 'packages/cli/bin/forkd.mjs'), 'quickstart', ...args]);
+    return run(process.execPath, [join(root, 'packages/cli/bin/forkd.cjs'), 'quickstart', ...args]);
   });
 }
 

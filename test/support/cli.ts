@@ -3,7 +3,7 @@ import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 
 /** Entry of the CLI. */
-export const program = fileURLToPath(new URL('../../packages/cli/bin/forkd.mjs', import.meta.url));
+export const program = fileURLToPath(new URL('../../packages/cli/bin/forkd.cjs', import.meta.url));
 
 export interface CliResult {
   code: number;

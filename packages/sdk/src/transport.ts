@@ -1,6 +1,6 @@
 /** Requests to the daemon over one pool of kept connections. */
 import type { Readable } from 'node:stream';
-import { type Dispatcher, errors, Pool } from 'undici';
+import type { Dispatcher, Pool } from 'undici';
 import type { Address } from './address.js';
 import { clientError, errorOfBody, ForkdError, isErrorBody } from './errors.js';
 
@@ -30,15 +30,10 @@ export type Answer = Dispatcher.ResponseData;
 /** One daemon's connections. */
 export class Transport {
   readonly address: Address;
-  readonly #pool: Pool;
+  #pool: Promise<Pool> | undefined;
 
   constructor(address: Address) {
     this.address = address;
-    this.#pool = new Pool(address.origin, {
-      keepAliveTimeout: 30_000,
-      connectTimeout: 10_000,
-      ...(address.socketPath !== null && { socketPath: address.socketPath }),
-    });
   }
 
   /** Headers that every request carries. */
@@ -54,7 +49,8 @@ export class Transport {
     else if (body !== undefined) headers['content-type'] = 'application/octet-stream';
     let answer: Answer;
     try {
-      answer = await this.#pool.request({
+      this.#pool ??= openPool(this.address);
+      answer = await (await this.#pool).request({
         method,
         path: withQuery(path, options.query),
         headers,
@@ -140,7 +136,8 @@ export class Transport {
         { cause: error },
       );
     }
-    if (error instanceof errors.HTTPParserError) return this.badAnswer('it does not speak HTTP', error);
+    if (error instanceof Error && error.name === 'HTTPParserError')
+      return this.badAnswer('it does not speak HTTP', error);
     return clientError('connection_lost', { problem: message }, { cause: error });
   }
 
@@ -150,7 +147,7 @@ export class Transport {
 
   /** Closes the connections; requests that run are broken off. */
   async close(): Promise<void> {
-    await this.#pool.destroy();
+    await (await this.#pool)?.destroy();
   }
 
   async #text(answer: Answer, signal: AbortSignal | undefined): Promise<string> {
@@ -173,6 +170,16 @@ export class Transport {
       throw this.badAnswer(`${path} answered a line that is no JSON`, cause);
     }
   }
+}
+
+/** undici is loaded with the first request: a command line that only streams a command has none, and starts sooner by what that takes. */
+async function openPool({ origin, socketPath }: Address): Promise<Pool> {
+  const { Pool } = await import('undici');
+  return new Pool(origin, {
+    keepAliveTimeout: 30_000,
+    connectTimeout: 10_000,
+    ...(socketPath !== null && { socketPath }),
+  });
 }
 
 /** The error that the text of an answer stands for; null when it is not one of forkd's. */

@@ -31,8 +31,8 @@ describe('a daemon that is not there', () => {
   ])('is unreachable: %s', async (_, path) => {
     writeFileSync(join(dir, 'file'), '');
     await using client = new Forkd({ socket: path() });
-    for (const call of [client.health(), client.sandbox('sb-1').run(['true'])]) {
-      const error = await call.catch((reason: unknown) => reason);
+    for (const call of [() => client.health(), () => client.sandbox('sb-1').run(['true'])]) {
+      const error = await call().catch((reason: unknown) => reason);
       expect(error).toBeInstanceOf(UnreachableError);
       expect(error).toMatchObject({ code: 'daemon_unreachable', message: expect.stringContaining(path()) });
     }

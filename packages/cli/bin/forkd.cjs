@@ -1,15 +1,19 @@
 #!/usr/bin/env node
-import { statSync } from 'node:fs';
+// CommonJS: Node starts sooner when it need not set up its loader of ES modules. Syntax of 2015 only, so that an old Node gets as far as
+// being told so.
+const { statSync } = require('node:fs');
+const { join } = require('node:path');
 
-// Syntax of 2015 only, so that an old Node gets as far as being told so.
 const found = process.versions.node.split('.').map(Number);
 const isOld = found[0] < 20 || (found[0] === 20 && (found[1] < 18 || (found[1] === 18 && found[2] < 1)));
 if (isOld) {
   console.error(`error: Node 20.18.1 or newer needed, found ${process.versions.node}`);
   process.exitCode = 1;
+} else if (isBundleNewest()) {
+  require('./bundled.cjs').run(process.argv);
 } else {
-  import(newest()).then(
-    (main) => (main.run || main.default.run)(process.argv),
+  import('../dist/main.js').then(
+    (main) => main.run(process.argv),
     (error) => {
       if (error.code !== 'ERR_MODULE_NOT_FOUND') throw error;
       console.error(`error: forkd is not built: ${error.message}`);
@@ -20,15 +24,12 @@ if (isOld) {
 }
 
 /** All in one file starts faster; but not when a part of it has been compiled since. */
-function newest() {
-  const time = (file) => statSync(new URL(file, import.meta.url)).mtimeMs;
+function isBundleNewest() {
+  const time = (file) => statSync(join(__dirname, file)).mtimeMs;
   try {
     const bundled = time('../dist/bundle.cjs');
-    const isNewest = ['api', 'sdk', 'cli'].every(
-      (name) => time(`../../${name}/dist/.tsbuildinfo`) <= bundled,
-    );
-    return isNewest ? './bundled.cjs' : '../dist/main.js';
+    return ['api', 'sdk', 'cli'].every((name) => time(`../../${name}/dist/.tsbuildinfo`) <= bundled);
   } catch (_) {
-    return '../dist/main.js';
+    return false;
   }
 }
