@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 
 #include "inject.h"
+#include "written.h"
 
 /* The main thread is borrowed for so long, while the guest runs. */
 #define PREPARE_MS 1000
@@ -77,16 +78,24 @@ static int fork_nothing_else(struct inject *in, const struct kept *k) {
   return 0;
 }
 
+struct preparation {
+  const struct graft *below;
+  bool notice;
+};
+
 static int body(struct inject *in, void *arg) {
-  const struct graft *g = arg;
+  const struct preparation *p = arg;
+  const struct graft *g = p->below;
   struct kept k = {.thread = in->resume.fs_base};
   if (!ram_forkable && fork_ram(in, g)) return -1;
+  if (p->notice && written_begin(in, g)) return -1;
   return list_kept(g, &k, in->fault) ? -1 : fork_nothing_else(in, &k);
 }
 
 /* Before each pause: the VMM has mapped more since the last one. What is marked already costs next to nothing. */
-int make_forkable(struct graft *below, struct fault *f) {
-  if (inject_run(vmm.pid, INJECT_SUSPEND_FILTER, PREPARE_MS, body, below, f)) return -1;
+int make_forkable(const struct graft *below, bool notice, struct fault *f) {
+  struct preparation p = {below, notice};
+  if (inject_run(vmm.pid, INJECT_SUSPEND_FILTER, PREPARE_MS, body, &p, f)) return -1;
   ram_forkable = true;
   return 0;
 }

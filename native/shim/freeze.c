@@ -1,61 +1,26 @@
 /*
- * Capture of a running VMM's memory. Live: while it is paused its main thread is borrowed for one clone, a stopped process that shares every page
- * copy on write; what it shows is copied after the VMM has resumed. Otherwise its private pages are copied in the pause.
- *
- * One thread does a capture from the freeze to the end, since only the thread that traces the clone may hold it. The loop goes on meanwhile:
- * it has a resume recipe to keep.
+ * The thread of a capture. Live: while the VMM is paused its main thread is borrowed for one clone, a stopped process that shares every page copy
+ * on write; what it shows is copied after the VMM has resumed. Otherwise its private pages are copied in the pause.
  */
 #define _GNU_SOURCE
+#include "capture.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "inject.h"
-#include "layer.h"
-#include "pause.h"
+#include "written.h"
 
 /* A pause must not become longer than this by a VMM that does not stop. */
 #define FREEZE_MS 1000
 #define CLOSE_MS 1000
-
-static struct {
-  enum { NONE, PREPARED, FREEZING, FROZEN, COPYING } state;
-  struct capture_plan plan;
-  struct pause pause;
-  int file;
-  struct conn *owner;
-  uint32_t id; /* of the request that waits for its reply */
-  pthread_t thread;
-  bool started, expired;
-  int command[2], done[2];
-  atomic_bool cancel;
-  /* Written by the thread, read when it has said that it is done. */
-  struct inject frozen; /* the session that made the clone */
-  pid_t clone;
-  int clone_pidfd;
-  struct layer layer;
-  struct fault fault;
-  int outcome;
-  int64_t took_us;
-  bool vmm_gone;
-  int vmm_status;
-} cap = {.file = -1};
-
-bool capture_active(void) { return cap.state != NONE; }
-bool capture_takes_children(void) { return cap.state == FREEZING; }
-int capture_poll(void) { return cap.state > PREPARED && !cap.expired ? cap.done[0] : -1; }
-
-/* ---- in the capture's thread ---- */
 
 static int clone_body(struct inject *in, void *arg) {
   (void)arg;
@@ -65,8 +30,10 @@ static int clone_body(struct inject *in, void *arg) {
   return cap.clone_pidfd < 0 ? fail(in->fault, errno, "pidfd of the clone: %s", strerror(errno)) : 0;
 }
 
+/* After the freeze: what the VMM has written by now may have been written before it. */
 static int write_layer_of(pid_t pid) {
-  struct layer_source source = {pid, &cap.plan.below, cap.plan.origin, &cap.cancel, pid == vmm.pid ? cap.pause.due_us : 0};
+  written_look(&cap.plan.below);
+  struct layer_source source = {pid, &cap.plan.below, cap.plan.origin, written_since(cap.plan.since), &cap.cancel, pid == vmm.pid ? cap.pause.due_us : 0};
   return layer_write(&source, cap.file, &cap.layer, &cap.fault);
 }
 
@@ -129,7 +96,7 @@ static void done(int64_t began) {
   if (write(cap.done[1], "", 1) != 1) note("capture: %s", strerror(errno));
 }
 
-static void *capture(void *arg) {
+void *capture_thread(void *arg) {
   (void)arg;
   int64_t began = now_us(), until = began + (int64_t)cap.plan.below.timeout_ms * 1000;
   cap.outcome = freeze();
@@ -152,174 +119,4 @@ static void *capture(void *arg) {
   if (word != 'c') cap.outcome = fail(&cap.fault, ETIMEDOUT, "the capture was not copied before its deadline of %u ms", cap.plan.below.timeout_ms);
   done(began);
   return NULL;
-}
-
-/* ---- in the loop ---- */
-
-/* Ends the thread and forgets all. A layer that is not wanted goes. */
-static void finish(bool keep) {
-  bool gone = false;
-  int status = 0;
-  if (cap.started) {
-    atomic_store(&cap.cancel, true);
-    close(cap.command[1]);
-    pthread_join(cap.thread, NULL);
-    close(cap.command[0]), close(cap.done[0]), close(cap.done[1]);
-    if (cap.clone_pidfd > 0) close(cap.clone_pidfd);
-    gone = cap.vmm_gone, status = cap.vmm_status;
-  }
-  if (cap.file >= 0) {
-    close(cap.file);
-    if (!keep) unlink(cap.plan.layer);
-  }
-  graft_close_files(&cap.plan.below);
-  graft_free(&cap.plan.below);
-  free(cap.plan.layer);
-  pause_free(&cap.pause);
-  layer_free(&cap.layer);
-  memset(&cap, 0, sizeof cap);
-  cap.file = -1;
-  if (gone) vmm_ended(status);
-}
-
-void capture_abort(void) {
-  struct fault f = {ECANCELED, "the capture was aborted"};
-  struct conn *owner = cap.owner;
-  uint32_t id = cap.id, type = cap.state == FREEZING ? SF_CAPTURE_FREEZE : cap.state == COPYING ? SF_CAPTURE_COPY : 0;
-  if (cap.state == NONE) return;
-  finish(false);
-  if (type) send_failure(owner, type, id, &f); /* the request that waited */
-}
-
-void capture_owner_gone(struct conn *owner) {
-  if (cap.state == NONE || cap.owner != owner) return;
-  note("the daemon's connection has closed amid a capture: it is aborted");
-  finish(false);
-}
-
-static int ready(struct fault *f) {
-  if (cap.plan.layer[0] != '/') return fail(f, EINVAL, "layer %.200s is no absolute path", cap.plan.layer);
-  if (graft_check(&cap.plan.below, f) || graft_open_files(&cap.plan.below, f)) return -1;
-  if (cap.plan.live && make_forkable(&cap.plan.below, f)) return -1;
-  cap.file = open(cap.plan.layer, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  return cap.file < 0 ? fail(f, errno, "make layer %.200s: %s", cap.plan.layer, strerror(errno)) : 0;
-}
-
-int capture_prepare(struct conn *owner, struct capture_plan *plan, struct writer *answer, struct fault *f) {
-  if (cap.state != NONE) {
-    graft_free(&plan->below);
-    free(plan->layer);
-    return fail(f, EBUSY, "a capture of this VMM is under way");
-  }
-  cap.plan = *plan;
-  cap.owner = owner;
-  cap.state = PREPARED;
-  bool possible = abilities.bits & CAN_INJECTION;
-  const char *reason = cap.plan.live && !possible ? abilities.reason : "";
-  cap.plan.live = cap.plan.live && possible;
-  uint64_t bytes = 0;
-  if (ready(f) || layer_private_bytes(vmm.pid, &cap.plan.below, &bytes, f)) {
-    finish(false);
-    return -1;
-  }
-  put_u32(answer, cap.plan.live);
-  put_u32(answer, 0);
-  put_u64(answer, bytes);
-  put_str(answer, reason, strlen(reason));
-  return 0;
-}
-
-static int wrong_state(const struct conn *owner, int wanted, struct fault *f) {
-  if (vmm.ended) return fail(f, ESRCH, "the VMM has ended");
-  if (cap.state != (unsigned)wanted || cap.owner != owner) return fail(f, EPROTO, "a capture goes prepare, freeze, copy; this is out of order");
-  return 0;
-}
-
-int capture_freeze(struct conn *owner, uint32_t id, struct reader *r, struct fault *f) {
-  if (wrong_state(owner, PREPARED, f)) return -1;
-  /* Nothing for a pause that somebody else makes; else its steps. */
-  if (r->at != r->end && pause_read(&cap.pause, r, f)) {
-    finish(false);
-    return -1;
-  }
-  cap.pause.cancel = &cap.cancel;
-  if (pipe2(cap.command, O_CLOEXEC)) return fail(f, errno, "pipe: %s", strerror(errno));
-  if (pipe2(cap.done, O_CLOEXEC)) {
-    close(cap.command[0]), close(cap.command[1]);
-    return fail(f, errno, "pipe: %s", strerror(errno));
-  }
-  int error = pthread_create(&cap.thread, NULL, capture, NULL);
-  if (error) {
-    close(cap.command[0]), close(cap.command[1]), close(cap.done[0]), close(cap.done[1]);
-    return fail(f, error, "start a thread: %s", strerror(error));
-  }
-  cap.started = true;
-  cap.state = FREEZING;
-  cap.id = id;
-  return 0;
-}
-
-int capture_copy(struct conn *owner, uint32_t id, struct fault *f) {
-  if (cap.expired && cap.owner == owner) {
-    *f = cap.fault;
-    finish(false);
-    return -1;
-  }
-  /* The VMM may have ended since: what was frozen is whole. */
-  if (cap.state != FROZEN || cap.owner != owner) return wrong_state(owner, FROZEN, f) ? -1 : fail(f, EPROTO, "nothing is frozen");
-  if (write(cap.command[1], "c", 1) != 1) return fail(f, errno, "start the copy: %s", strerror(errno));
-  cap.state = COPYING;
-  cap.id = id;
-  return 0;
-}
-
-static void reply_frozen(void) {
-  struct writer w = {0};
-  cap.state = FROZEN;
-  put_u32(&w, (uint32_t)cap.took_us);
-  put_u32(&w, (uint32_t)cap.pause.steps);
-  for (int i = 0; i < cap.pause.steps; i++) put_u32(&w, cap.pause.took_us[i]);
-  put_u32(&w, cap.pause.answer.status);
-  put_str(&w, cap.pause.answer.text, cap.pause.answer.length);
-  send_reply(cap.owner, SF_CAPTURE_FREEZE, cap.id, &w);
-  free(w.data);
-}
-
-static void reply_copied(void) {
-  struct writer w = {0};
-  struct layer *l = &cap.layer;
-  put_u32(&w, (uint32_t)cap.took_us);
-  put_u32(&w, (uint32_t)l->count);
-  put_u64(&w, l->bytes);
-  put_u64(&w, l->compared);
-  put_u64(&w, l->unchanged);
-  for (size_t i = 0; i < l->count; i++) {
-    put_u32(&w, l->extents[i].guest_page);
-    put_u32(&w, l->extents[i].pages);
-    put_u32(&w, l->extents[i].file_page);
-  }
-  struct conn *owner = cap.owner;
-  uint32_t id = cap.id;
-  bool fits = w.length <= SHIM_MAX_PAYLOAD;
-  finish(fits);
-  struct fault f = {E2BIG, "the layer has more extents than a reply holds"};
-  if (fits) send_reply(owner, SF_CAPTURE_COPY, id, &w);
-  else send_failure(owner, SF_CAPTURE_COPY, id, &f);
-  free(w.data);
-}
-
-void capture_step(void) {
-  char byte;
-  if (capture_poll() < 0 || read(cap.done[0], &byte, 1) != 1) return;
-  if (cap.state == FROZEN) {
-    cap.expired = true; /* told when the copy is asked for */
-    note("%s", cap.fault.text);
-  } else if (cap.outcome) {
-    struct conn *owner = cap.owner;
-    uint32_t id = cap.id, type = cap.state == FREEZING ? SF_CAPTURE_FREEZE : SF_CAPTURE_COPY;
-    struct fault f = cap.fault;
-    finish(false);
-    send_failure(owner, type, id, &f);
-  } else if (cap.state == FREEZING) reply_frozen();
-  else reply_copied();
 }

@@ -15,6 +15,7 @@
 #include "graft-copy.h"
 #include "inject.h"
 #include "segments.h"
+#include "written.h"
 
 #define MAX_FILES 64 /* far below what one message of descriptors carries (253) */
 
@@ -260,6 +261,7 @@ int graft(struct graft *g, struct fault *f) {
     g->mapped = suspend || ((abilities.bits & CAN_ATTACH) && (vmm.flags & START_MAPS_ALLOWED));
     if (g->mapped) {
       struct mapping_job job = {.g = g};
+      written_forget(); /* of what is mapped now nothing was noticed */
       result = inject_run(vmm.pid, suspend ? INJECT_SUSPEND_FILTER : 0, (int)g->timeout_ms, map_body, &job, f);
       if (result == 0) result = verify(g, f);
       if (result == 0) ram_forkable = true; /* DOFORK was among the calls */

@@ -17,6 +17,7 @@ struct layer_source {
   pid_t pid; /* the clone, or the paused VMM */
   const struct graft *below; /* its files are open and mapped */
   uint32_t origin;
+  const uint8_t *written; /* by guest page, a bit: clear where the source shows what is below, if it has the page for itself; NULL: nobody knows */
   atomic_bool *cancel;
   int64_t due_us; /* by then it is done, or has failed; 0: it may take its time */
 };

@@ -160,9 +160,11 @@ static int do_graft(struct reader *r, struct writer *w, struct fault *f) {
 static int prepare(struct conn *c, struct reader *r, struct writer *w, struct fault *f) {
   struct capture_plan plan = {.live = get_u32(r), .origin = get_u32(r), .layer = get_str(r)};
   int result = read_graft(r, &plan.below, f);
+  plan.id = get_str(r), plan.since = get_str(r);
+  if (result == 0 && r->bad) result = malformed(f);
   if (result == 0) return capture_prepare(c, &plan, w, f);
   graft_free(&plan.below);
-  free(plan.layer);
+  free(plan.layer), free(plan.id), free(plan.since);
   return -1;
 }
 

@@ -160,11 +160,12 @@ void graft_close_files(struct graft *g);
 int graft_check(const struct graft *g, struct fault *f);
 void graft_free(struct graft *g);
 
-/* ---- capture (freeze.c) ---- */
+/* ---- capture (capture.c, freeze.c) ---- */
 struct capture_plan {
   bool live;
   uint32_t origin; /* files of `below` from here on are newer than what the source was forked from */
   char *layer; /* absolute path of a file that does not exist yet */
+  char *id, *since; /* of this capture, and of the one that `below` shows; empty where it is that of no capture */
   struct graft below; /* guest RAM, and what the source's last link shows */
 };
 /* Takes over what `plan` holds, also when it fails. */
@@ -180,8 +181,8 @@ bool capture_active(void);
 bool capture_takes_children(void);
 /* Guest RAM is not marked DONTFORK any more. */
 extern bool ram_forkable;
-/* Lets a clone have guest RAM and nothing else of the VMM (forkable.c). */
-int make_forkable(struct graft *below, struct fault *f);
+/* Lets a clone have guest RAM and nothing else of the VMM (forkable.c); and has the VMM's writes noticed from now on (written.c). */
+int make_forkable(const struct graft *below, bool notice, struct fault *f);
 /* The descriptor to wait for, -1 for none; and what to do when it is readable. */
 int capture_poll(void);
 void capture_step(void);

@@ -166,8 +166,9 @@ export class Brancher {
       this.#prepareMemory({
         ram,
         mode: options.mode === 'diff' || slow !== undefined ? 'diff' : 'live',
-        below: belowOf(chain, manifest),
+        below: { ...belowOf(chain, manifest), id: chain.links.at(-1)!.id },
         layer: join(draft.dir, 'layer'),
+        id: options.snapshotId,
       }),
       rm(join(vmm.dir, STATE_FILE), { force: true }),
     ] as const;

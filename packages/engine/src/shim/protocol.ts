@@ -138,7 +138,11 @@ function putGraft(out: PayloadWriter, request: GraftRequest, timeoutMs: number):
 export function encodeCapture(plan: CapturePlan, timeoutMs: number): Buffer {
   const { ram, below } = plan;
   const out = new PayloadWriter().u32(plan.mode === 'live' ? 1 : 0, below.origin).text(plan.layer);
-  return putGraft(out, { ram, files: below.files, extents: below.extents }, timeoutMs).done();
+  putGraft(out, { ram, files: below.files, extents: below.extents }, timeoutMs);
+  return out
+    .text(plan.id ?? '')
+    .text(below.id ?? '')
+    .done();
 }
 
 export function decodePrepared(payload: Buffer): PreparedCapture {

@@ -113,9 +113,13 @@ export interface CapturePlan {
     extents: readonly GraftExtent[];
     /** How many of `files`, from the base up, the source itself was forked from. */
     origin: number;
+    /** Of the capture of this source that it shows. Where that was the last one, and writes are noticed, only what was written since is compared. */
+    id?: string;
   };
   /** Absolute path of the layer: a file that does not exist yet. */
   layer: string;
+  /** By which a later capture may say that it is compared with this one. */
+  id?: string;
   /** From the freeze to the copy's begin, at most; the clone is killed then. Default 60000. */
   timeoutMs?: number;
 }
