@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "private.h"
 #include "written.h"
 
 /*
@@ -63,11 +64,28 @@ void capture_owner_gone(struct conn *owner) {
   finish(false);
 }
 
+/* Bytes of guest RAM that the VMM has for itself. */
+static int private_bytes(const struct graft *below, uint64_t *bytes, struct fault *f) {
+  int pagemap = private_open(vmm.pid, f), more = 0;
+  *bytes = 0;
+  if (pagemap < 0) return -1;
+  for (uint32_t i = 0; i < below->ram_count && more == 0; i++) {
+    const struct ram_range *r = &below->ram[i];
+    struct private_walk walk;
+    struct span own;
+    private_begin(&walk, pagemap, r->address, r->address + r->length);
+    while ((more = private_next(&walk, &own, f)) > 0) *bytes += own.end - own.start;
+  }
+  close(pagemap);
+  return more;
+}
+
 static int ready(uint64_t *bytes, struct fault *f) {
   if (cap.plan.layer[0] != '/') return fail(f, EINVAL, "layer %.200s is no absolute path", cap.plan.layer);
   if (graft_check(&cap.plan.below, f) || graft_open_files(&cap.plan.below, f)) return -1;
-  if (layer_private_bytes(vmm.pid, &cap.plan.below, bytes, f)) return -1;
+  if (private_bytes(&cap.plan.below, bytes, f)) return -1;
   if (cap.plan.live && make_forkable(&cap.plan.below, *bytes >= NOTICE_FROM, f)) return -1;
+  if (!cap.plan.live && abilities.bits & CAN_INJECTION) notice_writes(&cap.plan.below);
   written_take(&cap.plan.below);
   cap.file = open(cap.plan.layer, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   return cap.file < 0 ? fail(f, errno, "make layer %.200s: %s", cap.plan.layer, strerror(errno)) : 0;
@@ -156,7 +174,7 @@ static void reply_frozen(void) {
 static void reply_copied(void) {
   struct writer w = {0};
   struct layer *l = &cap.layer;
-  put_u32(&w, (uint32_t)cap.took_us);
+  put_u32(&w, (uint32_t)(cap.took_us + cap.early_us));
   put_u32(&w, (uint32_t)l->count);
   put_u64(&w, l->bytes);
   put_u64(&w, l->compared);

@@ -28,7 +28,8 @@ struct capture {
   struct layer layer;
   struct fault fault;
   int outcome;
-  int64_t took_us;
+  bool early; /* the layer has what there was before the pause; what was written since is still to come */
+  int64_t took_us, early_us;
   bool vmm_gone;
   int vmm_status;
 };

@@ -99,3 +99,11 @@ int make_forkable(const struct graft *below, bool notice, struct fault *f) {
   ram_forkable = true;
   return 0;
 }
+
+static int notice_body(struct inject *in, void *arg) { return written_begin(in, arg); }
+
+void notice_writes(const struct graft *below) {
+  struct fault f;
+  if (written_noticed()) return;
+  if (inject_run(vmm.pid, INJECT_SUSPEND_FILTER, PREPARE_MS, notice_body, (void *)(uintptr_t)below, &f)) note("writes are not noticed: %s", f.text);
+}

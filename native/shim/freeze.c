@@ -21,6 +21,9 @@
 /* A pause must not become longer than this by a VMM that does not stop. */
 #define FREEZE_MS 1000
 #define CLOSE_MS 1000
+/* A copy before the pause that takes longer is given up: then all is copied in the pause, as far as that allows it. */
+#define EARLY_US 5000000
+#define FEW_PAGES 256 /* a millisecond of the pause */
 
 static int clone_body(struct inject *in, void *arg) {
   (void)arg;
@@ -30,10 +33,51 @@ static int clone_body(struct inject *in, void *arg) {
   return cap.clone_pidfd < 0 ? fail(in->fault, errno, "pidfd of the clone: %s", strerror(errno)) : 0;
 }
 
+/* ---- what is copied before the pause ---- */
+
+static struct layer_source source_of(pid_t pid, const uint8_t *written, int64_t due_us) {
+  return (struct layer_source){pid, &cap.plan.below, cap.plan.origin, written, &cap.cancel, due_us};
+}
+
+static int forget_early(void) {
+  layer_free(&cap.layer);
+  cap.early = false;
+  return ftruncate(cap.file, 0) ? fail(&cap.fault, errno, "empty the layer: %s", strerror(errno)) : 0;
+}
+
+/*
+ * Where the VMM's writes are noticed: a first copy while the guest runs, then what it has written meanwhile, until that is little. In the pause
+ * only what was written since is left to copy. Pages that were torn are among those.
+ */
+static int copy_early(void) {
+  int64_t began = now_us(), due_us = began + EARLY_US;
+  struct layer_source source = source_of(vmm.pid, written_since(cap.plan.since), due_us);
+  if (!written_noticed()) return 0;
+  cap.early = true;
+  int result = layer_write(&source, cap.file, &cap.layer, &cap.fault);
+  for (uint64_t last = UINT64_MAX, pages; result == 0; last = pages) {
+    written_take(&cap.plan.below);
+    source.written = written_lately(&pages);
+    if (!source.written) return forget_early();
+    result = layer_rewrite(&source, cap.file, &cap.layer, &cap.fault);
+    if (pages <= FEW_PAGES || pages > last / 2) break; /* the guest writes as fast as they are copied */
+  }
+  cap.early_us = now_us() - began;
+  if (result && cap.fault.code == ETIMEDOUT) return forget_early();
+  return result;
+}
+
+/* ---- in the pause ---- */
+
 /* After the freeze: what the VMM has written by now may have been written before it. */
 static int write_layer_of(pid_t pid) {
+  uint64_t pages;
   written_look(&cap.plan.below);
-  struct layer_source source = {pid, &cap.plan.below, cap.plan.origin, written_since(cap.plan.since), &cap.cancel, pid == vmm.pid ? cap.pause.due_us : 0};
+  int64_t due_us = pid == vmm.pid ? cap.pause.due_us : 0;
+  const uint8_t *lately = cap.early ? written_lately(&pages) : NULL;
+  struct layer_source source = source_of(pid, lately ? lately : written_since(cap.plan.since), due_us);
+  if (lately) return layer_rewrite(&source, cap.file, &cap.layer, &cap.fault);
+  if (cap.early && forget_early()) return -1;
   return layer_write(&source, cap.file, &cap.layer, &cap.fault);
 }
 
@@ -98,8 +142,11 @@ static void done(int64_t began) {
 
 void *capture_thread(void *arg) {
   (void)arg;
-  int64_t began = now_us(), until = began + (int64_t)cap.plan.below.timeout_ms * 1000;
-  cap.outcome = freeze();
+  int64_t until = now_us() + (int64_t)cap.plan.below.timeout_ms * 1000;
+  /* A pause that somebody else makes has begun. */
+  cap.outcome = cap.plan.live || !cap.pause.socket ? 0 : copy_early();
+  int64_t began = now_us();
+  if (cap.outcome == 0) cap.outcome = freeze();
   done(began);
   if (cap.outcome) return NULL;
   struct pollfd command = {cap.command[0], POLLIN, 0};

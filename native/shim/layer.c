@@ -198,13 +198,17 @@ static int open_memory(pid_t pid, struct fault *f) {
   return fd < 0 ? fail(f, errno, "open %s: %s", path, strerror(errno)) : fd;
 }
 
-int layer_write(const struct layer_source *s, int fd, struct layer *l, struct fault *f) {
+static int scan(const struct layer_source *s, int fd, struct layer *l, bool again, struct fault *f) {
   struct writing *w = calloc(1, sizeof *w);
   if (!w) return fail(f, ENOMEM, "no memory to copy");
   *w = (struct writing){.source = s, .layer = l, .fd = fd, .fault = f, .in = malloc(BATCH * PAGE), .memory = open_memory(s->pid, f)};
   w->pagemap = w->memory < 0 ? -1 : private_open(s->pid, f);
-  int result = w->pagemap < 0 ? -1 : w->in ? picture(w) : fail(f, ENOMEM, "no memory to copy");
-  for (uint32_t i = 0; i < s->below->ram_count && result == 0; i++) result = keep_going(w) || scan_range(w, &s->below->ram[i]) ? -1 : 0;
+  int result = w->pagemap < 0 ? -1 : !w->in ? fail(f, ENOMEM, "no memory to copy") : again ? 0 : picture(w);
+  for (uint32_t i = 0; i < s->below->ram_count && result == 0; i++) {
+    const struct ram_range *r = &s->below->ram[i];
+    if (keep_going(w)) result = -1;
+    else result = !again ? scan_range(w, r) : add_own(w, r, r->guest_offset, r->guest_offset + r->length) ? -1 : settle(w);
+  }
   if (w->pagemap >= 0) close(w->pagemap);
   if (w->memory >= 0) close(w->memory);
   segments_free(&w->below);
@@ -212,22 +216,14 @@ int layer_write(const struct layer_source *s, int fd, struct layer *l, struct fa
   return result;
 }
 
-int layer_private_bytes(pid_t pid, const struct graft *below, uint64_t *bytes, struct fault *f) {
-  int pagemap = private_open(pid, f), more = 0;
-  *bytes = 0;
-  if (pagemap < 0) return -1;
-  for (uint32_t i = 0; i < below->ram_count && more == 0; i++) {
-    const struct ram_range *r = &below->ram[i];
-    struct private_walk walk;
-    struct span own;
-    private_begin(&walk, pagemap, r->address, r->address + r->length);
-    while ((more = private_next(&walk, &own, f)) > 0) *bytes += own.end - own.start;
-  }
-  close(pagemap);
-  return more;
-}
+int layer_write(const struct layer_source *s, int fd, struct layer *l, struct fault *f) { return scan(s, fd, l, false, f); }
 
-void layer_free(struct layer *l) {
-  free(l->extents);
-  memset(l, 0, sizeof *l);
+int layer_rewrite(const struct layer_source *s, int fd, struct layer *l, struct fault *f) {
+  /* Without a picture of what is below, no page is like it: all go into the file. */
+  struct layer again = {.bytes = l->bytes};
+  int result = scan(s, fd, &again, true, f);
+  if (result == 0) result = layer_overlay(l, &again, f);
+  l->bytes = again.bytes;
+  layer_free(&again);
+  return result;
 }

@@ -23,6 +23,8 @@ struct layer_source {
 };
 /* Writes all pages that differ from what is below into `fd`, from its start. Any short read is a failure. */
 int layer_write(const struct layer_source *s, int fd, struct layer *l, struct fault *f);
-/* Bytes of guest RAM that a process has for itself. */
-int layer_private_bytes(pid_t pid, const struct graft *below, uint64_t *bytes, struct fault *f);
+/* Puts pages into a layer once more, as they are now: those alone whose bit in `written` is set. */
+int layer_rewrite(const struct layer_source *s, int fd, struct layer *l, struct fault *f);
+/* Lets a layer show what another one, above it and in the same file, has. */
+int layer_overlay(struct layer *l, const struct layer *above, struct fault *f);
 void layer_free(struct layer *l);

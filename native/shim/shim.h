@@ -183,6 +183,8 @@ bool capture_takes_children(void);
 extern bool ram_forkable;
 /* Lets a clone have guest RAM and nothing else of the VMM (forkable.c); and has the VMM's writes noticed from now on (written.c). */
 int make_forkable(const struct graft *below, bool notice, struct fault *f);
+/* The latter alone. Where it does not succeed nothing is noticed. */
+void notice_writes(const struct graft *below);
 /* The descriptor to wait for, -1 for none; and what to do when it is readable. */
 int capture_poll(void);
 void capture_step(void);

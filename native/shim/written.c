@@ -28,17 +28,20 @@
 static struct {
   int fd; /* -1: nothing is noticed */
   bool cannot;
-  uint8_t *bits;
+  uint8_t *bits, *lately;
   size_t bytes;
+  uint64_t late_pages;
   char *link; /* what the bits are relative to; NULL: to nothing */
 } noticed = {.fd = -1};
 
 void written_forget(void) {
   if (noticed.fd >= 0) close(noticed.fd);
   noticed.fd = -1;
-  free(noticed.bits), free(noticed.link);
-  noticed.bits = NULL, noticed.link = NULL;
+  free(noticed.bits), free(noticed.lately), free(noticed.link);
+  noticed.bits = noticed.lately = NULL, noticed.link = NULL;
 }
+
+bool written_noticed(void) { return noticed.fd >= 0; }
 
 /* A userfaultfd of the VMM's memory, which only the VMM can make. In *fd, -1 where the kernel gives none. */
 static int of_vmm(struct inject *in, int *fd) {
@@ -77,7 +80,7 @@ int written_begin(struct inject *in, const struct graft *g) {
     return -1;
   }
   noticed.bytes = bytes_of(g);
-  if (noticed.fd >= 0 && watch(noticed.fd, g) == 0 && (noticed.bits = calloc(1, noticed.bytes))) return 0;
+  if (noticed.fd >= 0 && watch(noticed.fd, g) == 0 && (noticed.bits = calloc(1, noticed.bytes)) && (noticed.lately = calloc(1, noticed.bytes))) return 0;
   note("writes of the VMM cannot be noticed (%s): each branch compares all that it has for itself", strerror(errno));
   noticed.cannot = true;
   written_forget();
@@ -87,6 +90,8 @@ int written_begin(struct inject *in, const struct graft *g) {
 static void add(const struct graft *g, bool protect) {
   struct fault f;
   if (noticed.fd < 0) return;
+  memset(noticed.lately, 0, noticed.bytes);
+  noticed.late_pages = 0;
   int pagemap = private_open(vmm.pid, &f), more = pagemap < 0 || bytes_of(g) != noticed.bytes ? -1 : 0;
   for (uint32_t i = 0; i < g->ram_count && more == 0; i++) {
     const struct ram_range *r = &g->ram[i];
@@ -95,9 +100,10 @@ static void add(const struct graft *g, bool protect) {
     private_begin(&walk, pagemap, r->address, r->address + r->length);
     walk.kind = protect ? WRITTEN_PROTECT : WRITTEN;
     while ((more = private_next(&walk, &s, &f)) > 0)
-      for (uint64_t at = s.start; at < s.end; at += PAGE) {
+      for (uint64_t at = s.start; at < s.end; at += PAGE, noticed.late_pages++) {
         uint64_t page = (at - r->address + r->guest_offset) / PAGE;
         noticed.bits[page / 8] |= (uint8_t)(1 << page % 8);
+        noticed.lately[page / 8] |= (uint8_t)(1 << page % 8);
       }
   }
   if (pagemap >= 0) close(pagemap);
@@ -109,6 +115,11 @@ void written_look(const struct graft *g) { add(g, false); }
 
 const uint8_t *written_since(const char *link) {
   return noticed.link && link && *link && !strcmp(noticed.link, link) ? noticed.bits : NULL;
+}
+
+const uint8_t *written_lately(uint64_t *pages) {
+  *pages = noticed.late_pages;
+  return noticed.lately;
 }
 
 void written_linked(const char *link) {

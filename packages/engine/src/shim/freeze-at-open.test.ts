@@ -97,9 +97,9 @@ async function carriedOut(): Promise<string[]> {
 }
 
 /** The count in the layer, and in the state. */
-async function counts(layer: string, state: string): Promise<[bigint, bigint]> {
+async function counts(layer: string, at: number, state: string): Promise<[bigint, bigint]> {
   return [
-    (await readFile(layer)).readBigUInt64LE(0),
+    (await readFile(layer)).readBigUInt64LE(at),
     (await readFile(path.join(dir, state))).readBigUInt64LE(0),
   ];
 }
@@ -120,8 +120,12 @@ describe.skipIf(!abilities.attach)('a freeze at the entry of an open', () => {
         expect(frozen.steps).toHaveLength(4); // pause, copy, save and freeze, resume
         const { extents } = await shim.captureCopy();
         const at = COUNTER_PAGE * PAGE;
-        expect(extents).toEqual([{ kind: 'data', guestOffset: at, length: PAGE, fileOffset: 0 }]);
-        const [inMemory, inState] = await counts(capture.layer, round);
+        // A page that was copied before the pause, and again in it, is in the file twice.
+        const fileOffset = expect.any(Number);
+        expect(extents).toEqual([{ kind: 'data', guestOffset: at, length: PAGE, fileOffset }]);
+        const [extent] = extents;
+        const from = extent?.kind === 'data' ? extent.fileOffset : -1;
+        const [inMemory, inState] = await counts(capture.layer, from, round);
         expect(inMemory).toBe(inState);
         await rm(path.join(dir, 'copy'));
       }

@@ -1,20 +1,15 @@
 /** Captures that compare no more than what was written since the one before: the kernel tells what that is. */
-import { release } from 'node:os';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import {
   CaptureHome,
   childrenOf,
   ForkedQemu,
-  permitted,
+  noticed,
   shimBinary,
   shown,
   type WrittenLayer,
 } from '../testing/captured-qemu.js';
 import { adoptShim, type CapturedLayer } from './index.js';
-
-const [major = 0, minor = 0] = release().split('.').map(Number);
-/** Linux 6.7 is the first that tells. */
-const noticed = permitted && (major > 6 || (major === 6 && minor >= 7));
 
 /** So many pages that writes are noticed: 16 MiB and a little. */
 const MANY = 4200;

@@ -1,7 +1,7 @@
 /** A QEMU with a shim, as a fork of a snapshot, for tests of captures: its RAM is written to from here. */
-import { closeSync, openSync, readSync, writeSync } from 'node:fs';
+import { closeSync, openSync, readSync, statSync, writeSync } from 'node:fs';
 import { chmod, chown, mkdir, mkdtemp, open, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { release, tmpdir } from 'node:os';
 import path from 'node:path';
 import { expect } from 'vitest';
 import { type LayerExtent, mergeLayers, PAGE, planGraft } from '../memory/index.js';
@@ -15,6 +15,10 @@ const isRoot = process.getuid?.() === 0;
 
 /** Whether live captures are possible here. */
 export const permitted = (await probeAbilities(shimBinary)).injection;
+
+const [major = 0, minor = 0] = release().split('.').map(Number);
+/** Whether the kernel tells what a VMM has written: Linux 6.7 is the first. */
+export const noticed = permitted && (major > 6 || (major === 6 && minor >= 7));
 
 /** A layer that a capture has written. */
 export interface WrittenLayer {
@@ -48,9 +52,7 @@ export class CaptureHome implements AsyncDisposable {
 
   /** What a fork of the base under layers shows; all of them are its own unless `origin` says how many are. */
   below(layers: readonly WrittenLayer[], origin = layers.length): CapturePlan['below'] {
-    const sizes = layers.map(({ extents }) =>
-      extents.reduce((sum, e) => sum + (e.kind === 'data' ? e.length : 0), 0),
-    );
+    const sizes = layers.map(({ file }) => statSync(file).size);
     const map = mergeLayers(
       RAM,
       layers.map(({ extents }) => extents),
