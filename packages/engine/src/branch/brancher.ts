@@ -158,8 +158,9 @@ export class Brancher {
   }
 
   async #capture(options: BranchOptions, chain: Chain, draft: SnapshotDraft): Promise<Held> {
-    const { vmm, ram, manifest } = this.#source;
+    const { vmm, ram, manifest, id, log } = this.#source;
     const { shim } = vmm;
+    const began = performance.now();
     const slow = options.mode === 'diff' ? undefined : await this.#overlays.whySlow(draft.dir);
     const preparing = [
       this.#overlays.prepare(manifest.diskBytes, draft.dir),
@@ -177,6 +178,7 @@ export class Brancher {
       await Promise.allSettled(preparing);
       const [disk, memory] = await Promise.all(preparing);
       const prepared = slow === undefined ? memory : { ...memory, reason: slow };
+      log('debug', `a branch of ${id} is prepared`, { prepareMs: performance.now() - began });
       const pauseMs = await this.#source.runState.instant((paused) => this.#pause(disk, paused));
       const disks = await this.#overlays.collect(this.#covered, draft.dir);
       const state = await readState(join(vmm.dir, STATE_FILE));
@@ -229,6 +231,7 @@ export class Brancher {
     const { draft, chain, prepared, pauseMs, state, disks, full } = held;
     const { vmm, manifest, id, log, store } = this.#source;
     const { signal } = this.#stop;
+    const began = performance.now();
     try {
       const layer: CapturedLayer = await vmm.shim.captureCopy(signal);
       this.#cloneGone();
@@ -246,6 +249,7 @@ export class Brancher {
         sealPart(join(draft.dir, 'state'), 'state', signal),
         full ? this.#flat(held, layer, origin) : this.#linked(held, origin),
       ]);
+      const sealed = performance.now();
       const written = await draft.commit({
         ...manifest,
         id: snapshotId,
@@ -255,6 +259,9 @@ export class Brancher {
         branch: parts.branch,
         files: { memory: parts.memory, state: stateEntry, disk: parts.disk },
       });
+      const { ms: copyMs, comparedPages, unchangedPages } = layer;
+      const steps = { copyMs, sealMs: sealed - began - copyMs, commitMs: performance.now() - sealed };
+      log('debug', `the writing of ${snapshotId}`, { ...steps, comparedPages, unchangedPages });
       const durable = store.durable(snapshotId);
       durable.catch(() => {}); // Told to who asks, and by what the snapshot is from then on.
       this.#previous = written;

@@ -73,6 +73,7 @@ export async function startChild(
     const timings = clock.end();
     const { ram } = waiting;
     const { log, store, user } = host;
+    log('debug', `the fork of ${id}`, { ...timings, start: start.kind });
     return new SandboxMachine({
       id,
       vmm,
