@@ -35,15 +35,6 @@
 /* How long the answer to "how did it end" is kept for a daemon that does not come. */
 #define UNCLAIMED_US (24ll * 3600 * 1000000)
 
-int fail(struct fault *f, int code, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  f->code = code ? code : EIO;
-  vsnprintf(f->text, sizeof f->text, format, args);
-  va_end(args);
-  return -1;
-}
-
 void note(const char *format, ...) {
   char text[512], when[32];
   time_t now = time(NULL);
@@ -54,12 +45,6 @@ void note(const char *format, ...) {
   va_end(args);
   strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
   dprintf(2, "%s %s\n", when, text);
-}
-
-int64_t now_us(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
 void vmm_ended(int status) {

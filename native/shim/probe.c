@@ -20,8 +20,7 @@
 #define NOBODY 65534
 #define TIMEOUT_MS 500
 
-/* Kills at clone and mmap. */
-static int filter_self(void) {
+int forbid_clone_and_mmap(void) {
   struct sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
@@ -40,7 +39,7 @@ static void be_target(int ready, bool filtered, pid_t parent) {
   char changed = setgroups(0, NULL) == 0 && setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0;
   prctl(PR_SET_DUMPABLE, 1); /* as after the exec of a VMM */
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent || (filtered && filter_self())) _exit(1);
+  if (getppid() != parent || (filtered && forbid_clone_and_mmap())) _exit(1);
   if (write(ready, &changed, 1) != 1) _exit(1);
   for (;;) poll(NULL, 0, -1);
 }

@@ -26,6 +26,8 @@ struct abilities {
 };
 /* Tries all of it on a throw-away child. */
 void probe_abilities(struct abilities *a);
+/* Gives this process a filter that kills it where one of QEMU's or Firecracker's would. */
+int forbid_clone_and_mmap(void);
 
 /* ---- the VMM (spawn.c, record.c) ---- */
 #define MAX_SOCKETS 8

@@ -5,11 +5,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +17,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "inject.h"
@@ -28,19 +24,6 @@
 /* What the program's other parts would be. */
 struct vmm vmm = {.pidfd = -1};
 void vmm_ended(int status) { (void)status; }
-int fail(struct fault *f, int code, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  f->code = code ? code : EIO;
-  vsnprintf(f->text, sizeof f->text, format, args);
-  va_end(args);
-  return -1;
-}
-int64_t now_us(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
 
 #define CALLS 40
 static struct { /* shared with target and tracer */
@@ -50,18 +33,6 @@ static struct { /* shared with target and tracer */
 static void on_signal(int n) {
   (void)n;
   seen->signals++;
-}
-
-static void forbid_clone_and_mmap(void) {
-  struct sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  struct sock_fprog program = {sizeof code / sizeof *code, code};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) _exit(9);
 }
 
 enum kind { WAITING, COMPUTING, OPENING, KINDS };
@@ -82,7 +53,7 @@ static void target(enum kind kind) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   struct sigaction action = {.sa_handler = on_signal};
   sigaction(SIGUSR1, &action, NULL);
-  forbid_clone_and_mmap();
+  if (forbid_clone_and_mmap()) _exit(9);
   double sum = 0;
   for (unsigned long i = 1;; i++) {
     struct timespec nap = {0, 2000000};

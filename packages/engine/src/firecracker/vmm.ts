@@ -9,7 +9,7 @@ import {
   type PauseScript,
   type RamRange,
   type Shim,
-  startShim,
+  startShimAnd,
   type VmmExit,
 } from '../shim/index.js';
 import { orEnded } from '../vmm/ended.js';
@@ -77,23 +77,19 @@ export class FirecrackerVmm implements Vmm {
     const argv = jailer ? await jailed(jailer, dir, user!, bare) : bare;
     // The jailer changes the user by itself, and makes a /dev/kvm for it.
     const as = jailer ? {} : user;
-    const shim = await startShim(
+    return await startShimAnd(
       { dir, argv, sockets: [], ...as },
       { binary: shimBinary, signal, abilities },
+      async (shim) => {
+        await orEnded(arrival.accepts(signal), shim, signal);
+        if (jailer) {
+          // The jailer gave it the directory whole.
+          await handOver(dir, user);
+          await tidyJail(dir, binary);
+        }
+        return new FirecrackerVmm(dir, shim, user);
+      },
     );
-    try {
-      await orEnded(arrival.accepts(signal), shim, signal);
-      if (jailer) {
-        // The jailer gave it the directory whole.
-        await handOver(dir, user);
-        await tidyJail(dir, binary);
-      }
-      return new FirecrackerVmm(dir, shim, user);
-    } catch (error) {
-      await shim.kill();
-      await shim.end();
-      throw error;
-    }
   }
 
   get dir(): string {

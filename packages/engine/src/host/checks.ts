@@ -1,11 +1,11 @@
 import { constants } from 'node:fs';
 import { access, readFile } from 'node:fs/promises';
-import { delimiter, join } from 'node:path';
 import { EngineError, messageOf } from '../errors.js';
 import { findFirecracker } from '../firecracker/binary.js';
 import { findQemu } from '../qemu/binary.js';
 import type { ShimAbilities } from '../shim/index.js';
 import type { HostCheck } from '../types.js';
+import { findProgram } from '../vmm/program.js';
 import type { EngineChoice } from './choice.js';
 import { freeBytes } from './disk-space.js';
 import { availableMemory, CHILD_BYTES } from './memory.js';
@@ -193,17 +193,8 @@ async function checkClock(shimBinary: string): Promise<Finding> {
 }
 
 async function checkProgram(program: string, pkg: string): Promise<Finding> {
-  const dirs = [...(process.env.PATH ?? '').split(delimiter), '/usr/sbin', '/sbin'].filter(Boolean);
-  for (const dir of dirs) {
-    const path = join(dir, program);
-    if (
-      await access(path, constants.X_OK).then(
-        () => true,
-        () => false,
-      )
-    )
-      return { state: 'pass', found: path };
-  }
+  const path = await findProgram(program, ['/usr/sbin', '/sbin']);
+  if (path !== null) return { state: 'pass', found: path };
   return {
     state: 'warn',
     found: 'not installed; needed to build templates',

@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import type { VmmUser } from '../machine/run-directory.js';
 import { readTail } from '../read-tail.js';
-import { type MappedFile, type PauseScript, type Shim, startShim, type VmmExit } from '../shim/index.js';
+import { type MappedFile, type PauseScript, type Shim, startShimAnd, type VmmExit } from '../shim/index.js';
 import { connectUnix } from '../unix-socket.js';
 import { orEnded } from '../vmm/ended.js';
 import {
@@ -67,28 +67,15 @@ export class QemuVmm implements Vmm {
    * @throws EngineError vmm_failed with the VMM's last words when it ends instead
    */
   static async start(spec: QemuSpec, signal: AbortSignal): Promise<QemuVmm> {
-    const shim = await startShim(
-      {
-        dir: spec.dir,
-        argv: spec.argv,
-        sockets: vmmSockets,
-        ...spec.user,
-      },
-      {
-        binary: spec.shimBinary,
-        signal,
-        abilities: spec.abilities,
-        ...(spec.mapped && { mapped: spec.mapped }),
+    const { dir, argv, user, shimBinary: binary, abilities, mapped } = spec;
+    return await startShimAnd(
+      { dir, argv, sockets: vmmSockets, ...user },
+      { binary, signal, abilities, ...(mapped && { mapped }) },
+      async (shim) => {
+        const qmp = await orEnded(Qmp.connect(join(dir, vmmFiles.monitor), signal), shim, signal);
+        return new QemuVmm(dir, shim, qmp, spec.console);
       },
     );
-    try {
-      const qmp = await orEnded(Qmp.connect(join(spec.dir, vmmFiles.monitor), signal), shim, signal);
-      return new QemuVmm(spec.dir, shim, qmp, spec.console);
-    } catch (error) {
-      await shim.kill();
-      await shim.end();
-      throw error;
-    }
   }
 
   get dir(): string {

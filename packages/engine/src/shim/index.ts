@@ -2,5 +2,5 @@
 export { adoptShim } from './adopt.js';
 export { describeFault } from './memory-fault.js';
 export { probeAbilities } from './probe.js';
-export { startShim } from './start.js';
+export { startShim, startShimAnd } from './start.js';
 export type * from './types.js';

@@ -195,7 +195,9 @@ describe('an injection', () => {
       '-lpthread',
     ];
     await run('gcc', [
-      ...['test_inject.c', 'inject.c', 'follow.c', 'maps.c'].map((name) => path.join(folder, name)),
+      ...['test_inject.c', 'inject.c', 'follow.c', 'maps.c', 'probe.c', 'base.c'].map((name) =>
+        path.join(folder, name),
+      ),
       ...flags,
     ]);
     const { stdout } = await run(program).catch((error: { code?: number; stdout?: string }) => {

@@ -20,3 +20,23 @@ export async function startShim(spec: ShimSpec, options: StartShimOptions): Prom
   const { connection, info } = await launch('--start', spec.dir, shimFrames.START, payload, options);
   return new ShimClient(connection, info, spec.dir, recovery(options), options.mapped);
 }
+
+/**
+ * Starts a shim with its VMM, and does what makes it usable. Whatever fails, neither is left.
+ *
+ * @throws as `startShim`, or what `reach` throws
+ */
+export async function startShimAnd<T>(
+  spec: ShimSpec,
+  options: StartShimOptions,
+  reach: (shim: Shim) => Promise<T>,
+): Promise<T> {
+  const shim = await startShim(spec, options);
+  try {
+    return await reach(shim);
+  } catch (error) {
+    await shim.kill();
+    await shim.end();
+    throw error;
+  }
+}

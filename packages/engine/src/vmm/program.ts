@@ -40,9 +40,20 @@ async function keyOf(path: string): Promise<string> {
 }
 
 async function locate<T>(wanted: string, { title, remedy }: ProgramSpec<T>): Promise<string> {
-  const candidates = isAbsolute(wanted)
-    ? [wanted]
-    : (process.env.PATH ?? '/usr/bin:/bin').split(delimiter).map((dir) => join(dir || '.', wanted));
+  const path = await findProgram(wanted);
+  if (path === null) throw new EngineError('host_unfit', `${title} (${wanted}) is not installed`, { remedy });
+  return path;
+}
+
+/**
+ * Where a program of the host lies.
+ *
+ * @param wanted an absolute path, or a name that is looked for on PATH and then in `more`
+ * @returns null when there is none that may be executed
+ */
+export async function findProgram(wanted: string, more: readonly string[] = []): Promise<string | null> {
+  const dirs = [...(process.env.PATH ?? '/usr/bin:/bin').split(delimiter), ...more];
+  const candidates = isAbsolute(wanted) ? [wanted] : dirs.map((dir) => join(dir || '.', wanted));
   for (const candidate of candidates) {
     const usable = await access(candidate, constants.X_OK).then(
       () => true,
@@ -50,5 +61,5 @@ async function locate<T>(wanted: string, { title, remedy }: ProgramSpec<T>): Pro
     );
     if (usable) return candidate;
   }
-  throw new EngineError('host_unfit', `${title} (${wanted}) is not installed`, { remedy });
+  return null;
 }
