@@ -80,7 +80,14 @@ export type TagRequest = Static<typeof TagRequest>;
 export const RemovalReport = Type.Object(
   {
     removed: Type.Array(Type.String(), { description: 'Ids of snapshots.' }),
-    freed_bytes: Type.Integer({ description: 'Bytes that they had allocated on disk.' }),
+    setup_disks: Type.Optional(
+      Type.Integer({
+        description: 'Of a garbage collection: disks of setups that no template with a tag is built on.',
+      }),
+    ),
+    freed_bytes: Type.Integer({
+      description: 'Bytes that they had allocated on disk, without what others have as well.',
+    }),
     dry_run: Type.Boolean({ description: 'Nothing was removed: this is what would be.' }),
   },
   { $id: 'RemovalReport' },

@@ -46,7 +46,7 @@ describe('a daemon that the CLI needs', () => {
   it('that dies silently is told with its last words', async () => {
     const file = program(`process.stderr.write('out of luck\\n'); process.exit(3);`);
     await expect(ensureDaemon(home, undefined, file)).rejects.toThrow(
-      'the daemon ended before it was ready; it said: out of luck',
+      'the daemon ended before it was ready (exit code 3); it said: out of luck',
     );
   });
 

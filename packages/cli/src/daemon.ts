@@ -3,6 +3,7 @@
  * and ends by itself after idle minutes without sandboxes.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { closeSync, existsSync, mkdirSync, openSync, readFileSync, statSync, watch } from 'node:fs';
 import { connect } from 'node:net';
 import { dirname, join, resolve } from 'node:path';
@@ -79,7 +80,7 @@ export async function ensureDaemon(
     if (await appears(socket, message?.type === 'exists' ? startMs : 0, signal)) return {};
     throw new CliError(
       'failed',
-      `the daemon ended before it was ready${lastWords(log.path, log.size)}`,
+      `the daemon ended before it was ready${await endOf(child)}${lastWords(log.path, log.size)}`,
       `read ${log.path}, and run "forkd doctor"`,
     );
   } catch (error) {
@@ -217,6 +218,14 @@ function openLog(home: string): { fd: number; path: string; size: number } {
       error,
     );
   }
+}
+
+/** How a daemon that has closed its pipe ended, for people; empty where that is not known within a second. */
+async function endOf(child: ChildProcess): Promise<string> {
+  if (child.exitCode === null && child.signalCode === null)
+    await once(child, 'exit', { signal: AbortSignal.timeout(1000) }).catch(() => undefined);
+  const { exitCode, signalCode } = child;
+  return signalCode ? ` (${signalCode})` : exitCode === null ? '' : ` (exit code ${exitCode})`;
 }
 
 function lastWords(path: string, from: number): string {

@@ -292,13 +292,24 @@ describe('lineage', () => {
     const first = (await branch()).body.id;
     const second = (await branch()).body.id;
     const dry = await test.call<RemovalReport>('POST', '/v1/snapshots/gc?dry_run=true');
-    expect(dry.body).toEqual({ removed: [second, first], freed_bytes: 6, dry_run: true });
+    expect(dry.body).toEqual({ removed: [second, first], setup_disks: 0, freed_bytes: 6, dry_run: true });
     expect(await info(second)).toMatchObject({ status: 'ready' });
     const { body } = await test.call<RemovalReport>('POST', '/v1/snapshots/gc');
-    expect(body).toEqual({ removed: [second, first], freed_bytes: 6, dry_run: false });
+    expect(body).toEqual({ removed: [second, first], setup_disks: 0, freed_bytes: 6, dry_run: false });
     expect((await test.call<SnapshotInfo[]>('GET', '/v1/snapshots')).body.map(({ id }) => id)).toContain(
       kept,
     );
+  });
+
+  it('lets it take disks of setups that no template with a tag is built on', async () => {
+    test.engine.setUps = ['used', 'unused'];
+    test.engine.setUpOfBuilds = 'used';
+    await test.build();
+    const dry = await test.call<RemovalReport>('POST', '/v1/snapshots/gc?dry_run=true');
+    expect(dry.body).toMatchObject({ removed: [], setup_disks: 1, freed_bytes: 10, dry_run: true });
+    expect(test.engine.setUps).toEqual(['used', 'unused']);
+    await test.call('POST', '/v1/snapshots/gc');
+    expect(test.engine.setUps).toEqual(['used']);
   });
 
   it('keeps the snapshot of a rebuilt template while a branch stands on it', async () => {

@@ -255,7 +255,7 @@ export class Snapshots {
     const known = this.#manifests.get(id);
     const ancestors = known ? this.ancestorsOf(known) : [];
     const doomed = cascade ? [...descendants, id] : [id];
-    const freed = await this.#bytesOf(doomed);
+    const freed = await this.#options.engine.freedBytes(doomed);
     // From here to the marks of removal nothing is awaited: what was looked at is so.
     const standing = descendantsOf(id, this.#manifests.values()).filter((other) => !doomed.includes(other));
     const users = [...doomed.flatMap((one) => this.#users(one)), ...standing];
@@ -282,10 +282,14 @@ export class Snapshots {
     }
   }
 
-  /** Removes all that has no tag and that nothing needs, and forgets branches that have failed. */
+  /**
+   * Removes all that has no tag and that nothing needs, and disks of setups that no template with a tag is built on; forgets branches that have
+   * failed.
+   */
   async gc(dryRun: boolean): Promise<RemovalReport> {
+    const { engine } = this.#options;
     const found = unneeded(await this.manifests(), (manifest) => !this.#isFree(manifest));
-    const freed = await this.#bytesOf(found.map(({ id }) => id));
+    const freed = await engine.freedBytes(found.map(({ id }) => id));
     const removed: string[] = [];
     for (const manifest of found) {
       // It may have got a use since.
@@ -295,7 +299,12 @@ export class Snapshots {
     }
     if (!dryRun)
       for (const { row } of this.drafts.all()) if (row.status === 'failed') this.drafts.forget(row.id);
-    return { removed, freed_bytes: freed, dry_run: dryRun };
+    const templates = [...this.#manifests.values()].filter(
+      ({ id, branch }) => !branch && this.tagsOf(id).length > 0,
+    );
+    const setUps = new Set(templates.flatMap(({ build }) => build.setUp ?? []));
+    const { disks, bytes } = await engine.collectSetUps(setUps, dryRun);
+    return { removed, setup_disks: disks, freed_bytes: freed + bytes, dry_run: dryRun };
   }
 
   /** Waits for removals that are under way of what a branch of this sandbox could stand on. */
@@ -367,13 +376,6 @@ export class Snapshots {
 
   #isUnneeded(manifest: Manifest): boolean {
     return this.#isFree(manifest) && descendantsOf(manifest.id, this.#manifests.values()).length === 0;
-  }
-
-  async #bytesOf(ids: readonly string[]): Promise<number> {
-    const sizes = await Promise.all(
-      ids.map((id) => this.#options.engine.snapshotSizes(id).catch(() => null)),
-    );
-    return sizes.reduce((sum, one) => sum + (one ? one.memoryPhysical + one.state + one.diskPhysical : 0), 0);
   }
 
   /** Removes snapshots one after the other; answers the manifest of the last. Marks them before it returns for the first time. */

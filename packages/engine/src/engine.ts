@@ -16,6 +16,7 @@ import { adoptMachine, sweepSandbox } from './machine/adopt.js';
 import { probeAbilities, type ShimAbilities } from './shim/index.js';
 import {
   type Chain,
+  freedBytes,
   incompatibility,
   type Manifest,
   SnapshotStore,
@@ -24,7 +25,7 @@ import {
 } from './snapshot/index.js';
 import { Standby } from './standby/standby.js';
 import { builderHost } from './template/builder-host.js';
-import { buildTemplate, parseTemplate, setUpDisksIn } from './template/index.js';
+import { buildTemplate, parseTemplate, SetUpDisks, setUpDisksIn } from './template/index.js';
 import {
   type BuildOptions,
   type BuildResult,
@@ -83,6 +84,7 @@ class LocalEngine implements Engine {
   readonly #store: SnapshotStore;
   readonly #sources = new Map<string, Promise<KnownSource>>();
   readonly #standby: Standby;
+  readonly #setUpDisks: SetUpDisks;
   #abilities: Promise<ShimAbilities> | undefined;
   readonly #engine: EngineName | undefined;
   /** By the engine that is wanted. */
@@ -96,6 +98,7 @@ class LocalEngine implements Engine {
     this.#nativeDir = options.nativeDir;
     this.#shimBinary = join(options.nativeDir, 'forkd-shim');
     this.#store = new SnapshotStore(options.home);
+    this.#setUpDisks = new SetUpDisks(options.home);
     this.#engine = options.engine;
     this.#standby = new Standby(options.standby ?? defaultStandby, this.#log);
     // Sources name files; those of it and of all that stand on it are others now.
@@ -160,7 +163,8 @@ class LocalEngine implements Engine {
       const known = current === undefined ? null : await this.#usable(current);
       return { host, current: known, found: `${choice.engine} on ${accelerator}: ${reason}`, remembered };
     };
-    const context = { home: this.home, nativeDir: this.#nativeDir, log: this.#log };
+    const { home } = this;
+    const context = { home, nativeDir: this.#nativeDir, setUpDisks: this.#setUpDisks, log: this.#log };
     const result = await buildTemplate(prepare, context, rest);
     const { manifest, cached, ms, logFile } = result;
     this.#standby.expect(await this.#source(manifest), await this.#childHost(manifest));
@@ -221,6 +225,24 @@ class LocalEngine implements Engine {
     this.#sources.delete(snapshotId);
     await this.#standby.drop(snapshotId);
     await this.#store.remove(snapshotId);
+  }
+
+  async freedBytes(snapshotIds: readonly string[]): Promise<number> {
+    return await freedBytes(snapshotIds.map((id) => this.#store.directory(id)));
+  }
+
+  async collectSetUps(
+    needed: ReadonlySet<string>,
+    dryRun: boolean,
+  ): Promise<{ disks: number; bytes: number }> {
+    let disks = 0;
+    let bytes = 0;
+    for (const disk of await this.#setUpDisks.unused(needed)) {
+      if (!dryRun && !(await this.#setUpDisks.remove(disk.digest))) continue;
+      disks += 1;
+      bytes += disk.bytes;
+    }
+    return { disks, bytes };
   }
 
   async durable(snapshotId: string): Promise<void> {

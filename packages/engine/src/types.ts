@@ -218,6 +218,13 @@ export interface Engine extends AsyncDisposable {
   /** Calls `listener` with the new manifest of each snapshot that was flattened, also by itself. */
   onFlattened(listener: (manifest: Manifest) => void): void;
   removeSnapshot(snapshotId: string): Promise<void>;
+  /** Bytes on disk that would be free without these snapshots: without holes, and without what others have as well. */
+  freedBytes(snapshotIds: readonly string[]): Promise<number>;
+  /**
+   * Removes disks of template setups, but those of these digests (`build.setUp` of a manifest) and those that a build uses now. `dryRun`: only
+   * counts them, with the bytes that they have allocated.
+   */
+  collectSetUps(needed: ReadonlySet<string>, dryRun: boolean): Promise<{ disks: number; bytes: number }>;
   /** Resolves when it has been synced, with all that it stands on. EngineError cancelled when it is removed meanwhile, insufficient_disk. */
   durable(snapshotId: string): Promise<void>;
   /** Whether a snapshot, whose manifest was read, outlives a crash of the host. */

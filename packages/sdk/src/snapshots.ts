@@ -44,7 +44,7 @@ export class Snapshots {
     });
   }
 
-  /** Removes snapshots that have no tag and that nothing needs. `dryRun`: only says which. */
+  /** Removes snapshots that have no tag and that nothing needs, and disks of setups that no template with a tag is built on. `dryRun`: only says which. */
   async gc(options: { dryRun?: boolean; signal?: AbortSignal } = {}): Promise<RemovalReport> {
     return this.#transport.json<RemovalReport>('POST', paths.snapshotGc(), RemovalReport, {
       query: { dry_run: options.dryRun ? 'true' : undefined },

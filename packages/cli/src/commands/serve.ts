@@ -5,6 +5,17 @@ import { seconds } from '../arguments.js';
 import { daemonProgram, homeDirectory } from '../daemon.js';
 import { CliError } from '../failure.js';
 
+interface ServeOptions {
+  bind?: string;
+  tokenFile?: string;
+  idleSecs?: number;
+  engine: string;
+  standbyProcess?: string;
+  standbyPrimed?: string;
+  /** False for --no-standby. */
+  standby: boolean;
+}
+
 /** `forkd serve`: the daemon in the foreground. */
 export function serveCommand(): Command {
   return new Command('serve')
@@ -24,13 +35,23 @@ export function serveCommand(): Command {
         .choices(['auto', ...engineNames])
         .default('auto'),
     )
+    .option('--standby-process <n>', 'VMMs that are kept waiting for each machine shape (default 2; 0: none)')
+    .option(
+      '--standby-primed <n>',
+      'children that are kept waiting for each snapshot whose template primes (default 2; 0: none)',
+    )
+    .option('--no-standby', 'keep nothing waiting')
     .option('--json', 'log JSON lines (this is what it does without, too)')
-    .action(async (options: { bind?: string; tokenFile?: string; idleSecs?: number; engine: string }) => {
+    .action(async (options: ServeOptions) => {
       process.exitCode = await serve([
         ...(options.engine === 'auto' ? [] : ['--engine', options.engine]),
         ...(options.bind === undefined ? [] : ['--bind', options.bind]),
         ...(options.tokenFile === undefined ? [] : ['--token-file', options.tokenFile]),
         ...(options.idleSecs === undefined ? [] : ['--idle-secs', String(Math.ceil(options.idleSecs))]),
+        // The daemon knows what it takes.
+        ...(options.standbyProcess === undefined ? [] : ['--standby-process', options.standbyProcess]),
+        ...(options.standbyPrimed === undefined ? [] : ['--standby-primed', options.standbyPrimed]),
+        ...(options.standby ? [] : ['--no-standby']),
       ]);
     });
 }

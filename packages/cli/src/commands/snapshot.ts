@@ -59,13 +59,16 @@ export function snapshotCommand(): Command {
   group.addCommand(
     action<[{ dryRun?: boolean }]>(
       new Command('gc')
-        .description('remove snapshots that have no tag and that nothing needs; prints their ids')
+        .description(
+          'remove snapshots that have no tag and that nothing needs, and disks of setups that no template with a tag is built on; prints ids of snapshots',
+        )
         .option('--dry-run', 'only say which'),
       async (context, { dryRun }) => {
         const { snapshots } = await context.client();
         const report = await snapshots.gc({ dryRun: dryRun === true, signal: context.signal });
         context.out.answer(report, ({ removed }) => removed.join('\n'));
-        const freed = `${report.removed.length} snapshots, ${bytes(report.freed_bytes)}`;
+        const { removed, setup_disks: disks = 0, freed_bytes: freedBytes } = report;
+        const freed = `${removed.length} snapshots, ${disks} disks of setups, ${bytes(freedBytes)}`;
         context.out.note(dryRun ? `would be removed: ${freed}` : `removed: ${freed}`);
         return 0;
       },

@@ -97,6 +97,10 @@ export interface FakeEngineControls {
   /** Ids that adopt says are gone. */
   gone: Set<string>;
   swept: string[];
+  /** Digests of the disks of setups that are kept. */
+  setUps: string[];
+  /** That of what is built from now on. */
+  setUpOfBuilds: string | undefined;
   builds: number;
   machines: Map<string, FakeMachine>;
 }
@@ -178,6 +182,8 @@ export function fakeEngine(options: EngineOptions): Engine & { controls: FakeEng
     kill: (id, exit) => machines.get(id)?.end(exit),
     gone: new Set(),
     swept: [],
+    setUps: [],
+    setUpOfBuilds: undefined,
     builds: 0,
     machines,
   };
@@ -233,6 +239,7 @@ export function fakeEngine(options: EngineOptions): Engine & { controls: FakeEng
       }
       const id = snapshotId(randomBytes(8).toString('hex'));
       const manifest = fakeManifest(id, build.name);
+      if (controls.setUpOfBuilds) manifest.build.setUp = controls.setUpOfBuilds;
       mkdirSync(snapshotDir(id), { recursive: true });
       writeFileSync(join(snapshotDir(id), 'manifest.json'), JSON.stringify(manifest));
       return { snapshotId: id, manifest, cached: false, ms: 1, logFile: '' };
@@ -245,6 +252,12 @@ export function fakeEngine(options: EngineOptions): Engine & { controls: FakeEng
     readManifest,
     snapshotDirectory: snapshotDir,
     snapshotSizes: async () => ({ memoryLogical: 2, memoryPhysical: 1, state: 1, diskPhysical: 1, image: 1 }),
+    freedBytes: async (ids: readonly string[]) => 3 * ids.length,
+    collectSetUps: async (needed: ReadonlySet<string>, dryRun: boolean) => {
+      const unused = controls.setUps.filter((digest) => !needed.has(digest));
+      if (!dryRun) controls.setUps = controls.setUps.filter((digest) => needed.has(digest));
+      return { disks: unused.length, bytes: 10 * unused.length };
+    },
     incompatibility: async () => null,
     verifySnapshot: async () => ({ problems: [], bytesRead: 3 }),
     flattenSnapshot: readManifest,

@@ -131,6 +131,8 @@ const BuildRecord = Type.Object(
         ),
       ),
     ),
+    /** Of the disk that it was built on, where the template has a setup: `setUpDigest`. */
+    setUp: Type.Optional(Sha256),
     /** What `pip` and `npm` of the template came out as. */
     packages: Type.Optional(
       Type.Object({ pip: Type.Array(LockedPackage), npm: Type.Array(LockedPackage) }, closed),

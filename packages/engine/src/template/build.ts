@@ -133,7 +133,10 @@ async function buildMachine(
   await using scratch = await scratchIn(join(context.home, 'builds'));
   const workDir = scratch.dir;
   const disk = join(workDir, 'disk');
-  await copyDisk(await diskFor(steps, host, context.home, build, boot, empty.path), disk, signal);
+  {
+    using _use = context.setUpDisks.use(build.setUpDigest);
+    await copyDisk(await diskFor(steps, host, context, build, boot, empty.path), disk, signal);
+  }
   await using machine = await steps.run(
     'boot',
     'Boot the machine',
@@ -170,6 +173,7 @@ async function buildMachine(
           bootMs: machine.bootMs,
           warmMs,
           steps: steps.records(),
+          ...(spec.setup.length > 0 && { setUp: build.setUpDigest }),
           packages: { pip: lockOf('pip', parts.sets), npm: lockOf('npm', parts.sets) },
         }),
       });
@@ -227,14 +231,15 @@ async function warmUp(
 async function diskFor(
   steps: BuildSteps,
   host: BuilderHost,
-  home: string,
+  { home, setUpDisks: disks }: BuildContext,
   { spec, parts, setUpDigest: digest, noCache, signal }: MachineBuild,
   boot: SetUp['boot'],
   empty: string,
 ): Promise<string> {
   if (spec.setup.length === 0) return empty;
   const { hostFiles } = parts;
-  return await setUpDisk(steps, host, { home, spec, hostFiles, digest, noCache, boot, signal }, empty);
+  const setUp = { home, disks, spec, hostFiles, digest, noCache, boot, signal };
+  return await setUpDisk(steps, host, setUp, empty);
 }
 
 async function assertSpace(home: string, spec: TemplateSpec): Promise<void> {

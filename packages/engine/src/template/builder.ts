@@ -3,10 +3,12 @@ import type { AgentSession } from '../agent/index.js';
 import type { VmmExit } from '../shim/index.js';
 import type { Manifest } from '../snapshot/manifest.js';
 import type { LogFunction } from '../types.js';
+import type { SetUpDisks } from './set-up-disks.js';
 
 export interface BuildContext {
   home: string;
   nativeDir: string;
+  setUpDisks: SetUpDisks;
   log?: LogFunction;
 }
 

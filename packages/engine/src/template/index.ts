@@ -3,4 +3,4 @@ export { buildTemplate, type TemplateBuild } from './build.js';
 export type { BootSpec, BuildContext, BuilderHost, BuilderMachine, CommitSpec } from './builder.js';
 export { parseTemplate } from './parse.js';
 export type { CommandSpec, TemplateSpec } from './schema.js';
-export { setUpDisksIn } from './set-up-disks.js';
+export { SetUpDisks, setUpDisksIn } from './set-up-disks.js';

@@ -88,6 +88,26 @@ describe('disks that are kept', () => {
     expect(left).not.toContain('d1.disk');
   });
 
+  it('go when no snapshot names them, and no build uses them', async () => {
+    const kept = new SetUpDisks(home);
+    for (const name of ['a', 'b', 'c']) await kept.keep(name, await make(`disk-${name}`, 65_536));
+    const unused = async () => (await kept.unused(new Set(['a']))).map(({ digest }) => digest).sort();
+    expect(await unused()).toEqual(['b', 'c']);
+    {
+      using _one = kept.use('b');
+      {
+        using _two = kept.use('b');
+      }
+      expect(await unused()).toEqual(['c']);
+      expect(await kept.remove('b')).toBe(false);
+    }
+    const [b] = await kept.unused(new Set(['a', 'c']));
+    expect(b?.bytes).toBeGreaterThanOrEqual(65_536);
+    expect(await kept.remove('b')).toBe(true);
+    expect((await disks()).sort()).toEqual(['a.disk', 'c.disk']);
+    expect(await new SetUpDisks(join(home, 'none')).unused(new Set())).toEqual([]);
+  });
+
   it('that a crash left half written are swept, and never found', async () => {
     const kept = new SetUpDisks(home);
     await kept.keep('a', await make('disk'));

@@ -25,9 +25,20 @@ export function setUpDigest({ spec, files, kernel, initramfs, image, pin }: Dige
   return sha256(canonicalJson({ format: FORMAT, own, files, kernel, initramfs, image, pin }));
 }
 
-/** The disks of one state directory. */
+/** A disk that is kept. */
+export interface KeptDisk {
+  digest: string;
+  /** Allocated for it alone. */
+  bytes: number;
+  /** Milliseconds since 1970. */
+  used: number;
+}
+
+/** The disks of one state directory: one object for all builds of a process, which it knows apart from those that only lie there. */
 export class SetUpDisks {
   readonly #dir: string;
+  /** Builds that use a disk, by its digest. */
+  readonly #builds = new Map<string, number>();
 
   constructor(home: string) {
     this.#dir = join(home, setUpDisksIn);
@@ -51,25 +62,54 @@ export class SetUpDisks {
     const copy = join(scratch.dir, 'disk');
     await copyDisk(disk, copy, signal);
     const path = await publish(copy, this.#dir, `${digest}${SUFFIX}`);
-    await this.#prune(path);
+    using _use = this.use(digest);
+    await this.#prune();
     return path;
   }
 
-  /** Removes what is beyond the bounds, but never `newest`. Whoever copies one keeps its inode. */
-  async #prune(newest: string): Promise<void> {
-    const names = (await readdir(this.#dir)).filter((name) => name.endsWith(SUFFIX));
-    const disks = await Promise.all(
-      names.map(async (name) => {
-        const path = join(this.#dir, name);
-        const facts = await stat(path).catch(() => null); // Another build may prune as well.
-        return { path, used: facts?.mtimeMs ?? 0, bytes: (facts?.blocks ?? 0) * 512 };
-      }),
-    );
-    disks.sort((a, b) => Number(b.path === newest) - Number(a.path === newest) || b.used - a.used);
+  /** A build uses the disk of a digest, or makes it, until that is disposed of: it is not removed meanwhile. */
+  use(digest: string): Disposable {
+    this.#builds.set(digest, (this.#builds.get(digest) ?? 0) + 1);
+    return {
+      [Symbol.dispose]: () => {
+        const left = (this.#builds.get(digest) ?? 1) - 1;
+        if (left > 0) this.#builds.set(digest, left);
+        else this.#builds.delete(digest);
+      },
+    };
+  }
+
+  /** Disks but those of these digests, and those that a build uses now. */
+  async unused(needed: ReadonlySet<string>): Promise<KeptDisk[]> {
+    return (await this.#all()).filter(({ digest }) => !needed.has(digest) && !this.#builds.has(digest));
+  }
+
+  /** Removes one, unless a build has begun to use it. Tells whether it did. */
+  async remove(digest: string): Promise<boolean> {
+    if (this.#builds.has(digest)) return false;
+    await rm(this.#path(digest), { force: true });
+    return true;
+  }
+
+  async #all(): Promise<KeptDisk[]> {
+    const names = (await readdir(this.#dir).catch(() => [])).filter((name) => name.endsWith(SUFFIX));
+    const disks = names.map(async (name) => {
+      const facts = await stat(join(this.#dir, name)).catch(() => null); // Somebody removed it.
+      const digest = name.slice(0, -SUFFIX.length);
+      return facts && { digest, used: facts.mtimeMs, bytes: facts.nlink > 1 ? 0 : facts.blocks * 512 };
+    });
+    return (await Promise.all(disks)).filter((disk) => disk !== null);
+  }
+
+  /** Removes what is beyond the bounds, but never what a build uses. */
+  async #prune(): Promise<void> {
+    const disks = await this.#all();
+    const inUse = ({ digest }: KeptDisk) => Number(this.#builds.has(digest));
+    disks.sort((a, b) => inUse(b) - inUse(a) || b.used - a.used);
     let bytes = 0;
     for (const [index, disk] of disks.entries()) {
       bytes += disk.bytes;
-      if (index > 0 && (index >= MOST || bytes > MOST_BYTES)) await rm(disk.path, { force: true });
+      if (index >= MOST || bytes > MOST_BYTES) await this.remove(disk.digest);
     }
   }
 

@@ -10,11 +10,12 @@ import type { HostFile } from './digest.js';
 import { runCommand, shown, writeFiles } from './guest-steps.js';
 import { greet, stepsIn } from './in-machine.js';
 import type { CommandSpec, TemplateSpec } from './schema.js';
-import { SetUpDisks } from './set-up-disks.js';
+import type { SetUpDisks } from './set-up-disks.js';
 import type { BuildSteps } from './steps.js';
 
 export interface SetUp {
   home: string;
+  disks: SetUpDisks;
   spec: TemplateSpec;
   hostFiles: ReadonlyMap<string, HostFile>;
   /** Of `setUpDigest`. */
@@ -37,7 +38,7 @@ export function volatileFiles(spec: TemplateSpec): TemplateSpec['files'] {
  * Does what is to be done on the disk once, or finds it done.
  *
  * @param emptyDisk what it starts from
- * @returns a disk of the cache: to be copied
+ * @returns a disk of the cache: to be copied while the build uses it
  */
 export async function setUpDisk(
   steps: BuildSteps,
@@ -45,8 +46,7 @@ export async function setUpDisk(
   setUp: SetUp,
   emptyDisk: string,
 ): Promise<string> {
-  const { home, spec, digest, noCache, signal } = setUp;
-  const disks = new SetUpDisks(home);
+  const { home, disks, spec, digest, noCache, signal } = setUp;
   const known = noCache ? null : await disks.find(digest, spec.diskBytes);
   if (known !== null) {
     for (const { name, title } of stepsOf(spec))
