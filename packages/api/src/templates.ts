@@ -15,6 +15,12 @@ export const TemplateSource = Type.Union(
           description: 'Directory on the host that relative paths of the file start from.',
         }),
       ),
+      name: Type.Optional(
+        Type.String({
+          maxLength: 255,
+          description: 'What it is called where the text does not say, such as the name of its file.',
+        }),
+      ),
     }),
   ],
   { $id: 'TemplateSource' },

@@ -1,3 +1,5 @@
+import { dirname } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { collectEnv, collectPairs, seconds, templateSource, wholeNumber } from './arguments.js';
 
@@ -39,5 +41,7 @@ describe('templates', () => {
       /cannot read the template file \/.*none.yaml: ENOENT/,
     );
     expect(() => templateSource('none.yml')).toThrow('ENOENT');
+    const file = fileURLToPath(new URL('../../../templates/busybox.yaml', import.meta.url));
+    expect(templateSource(file)).toMatchObject({ name: 'busybox', dir: dirname(file) });
   });
 });

@@ -1,6 +1,6 @@
 /** Arguments of commands: checked here only for what the daemon cannot tell apart later. */
 import { readFileSync } from 'node:fs';
-import { dirname, resolve } from 'node:path';
+import { basename, dirname, resolve } from 'node:path';
 import type { TemplateSource } from '@forkd/api';
 import { CliError } from './failure.js';
 
@@ -69,13 +69,18 @@ export function seconds(option: string): (text: string) => number {
   };
 }
 
+/** What a template is called that is named by its name or its file. */
+export function nameOf(template: string): string {
+  return basename(template).replace(/\.ya?ml$/, '');
+}
+
 /** A template as it was named: a name that the daemon knows, or a file, which is read here. */
 export function templateSource(nameOrFile: string): TemplateSource {
   const isFile = nameOrFile.includes('/') || /\.ya?ml$/.test(nameOrFile);
   if (!isFile) return nameOrFile;
   const path = resolve(nameOrFile);
   try {
-    return { yaml: readFileSync(path, 'utf8'), dir: dirname(path) };
+    return { yaml: readFileSync(path, 'utf8'), dir: dirname(path), name: nameOf(path) };
   } catch (error) {
     throw new CliError(
       'not_found',

@@ -1,6 +1,6 @@
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
-import type { ForkReport, SandboxInfo } from '@forkd/api';
+import type { ForkReport, SandboxInfo, SnapshotInfo } from '@forkd/api';
 import { EngineError } from '@forkd/engine';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { Registry, type SandboxRow } from './registry/registry.js';
@@ -261,6 +261,16 @@ describe('a build', () => {
     const answer = await test.call('POST', '/v1/snapshots', { template: 'base', tag: 'other' });
     expect(answer).toMatchObject({ status: 201, body: { template: 'base', status: 'ready' } });
     expect(await test.call('GET', '/v1/snapshots/other')).toMatchObject({ status: 200 });
+    // What it is called: by its text, else by its file, else by its tag; the tag is that of the request, if there is one.
+    const built = async (template: object, tag?: string) =>
+      (await test.call<SnapshotInfo>('POST', '/v1/snapshots', { template, tag })).body;
+    expect(await built({ yaml: 'x: 1', name: 'filed' })).toMatchObject({ template: 'filed', tag: 'filed' });
+    expect(await built({ yaml: 'name: own', name: 'filed' })).toMatchObject({ template: 'own', tag: 'own' });
+    expect(await built({ yaml: 'x: 1', name: 'no tag' }, 'given')).toMatchObject({
+      template: 'given',
+      tag: 'given',
+    });
+    expect(await built({ yaml: 'x: 1', name: 'no tag' })).toMatchObject({ code: 'invalid_argument' });
   });
 
   it('of nothing known leaves templates as they are', async () => {

@@ -83,20 +83,25 @@ export class Templates {
     };
   }
 
-  /** The text that a request means. An inline one is called by its tag, else by the `name` in it. */
+  /** The text that a request means. An inline one is called by the `name` in it, else by that of the request, else by its tag. */
   async source(source: TemplateSource, tag: string | undefined): Promise<TemplateText> {
     if (typeof source === 'string') {
       const path = (await this.#files()).get(source);
       if (path === undefined) throw notFound(source);
       return { name: source, yaml: await readTemplate(path), dir: dirname(path) };
     }
-    const spec = await this.#options.engine.parseTemplate(source.yaml, tag ?? 'template');
+    const spec = await this.#options.engine.parseTemplate(
+      source.yaml,
+      source.name ?? tag ?? '(without a name)',
+    );
     const written = (spec as { name?: unknown } | null)?.name;
-    const name = typeof written === 'string' && isTag(written) ? written : tag;
+    const name = [written, source.name, tag].find((one) => typeof one === 'string' && isTag(one)) as
+      | string
+      | undefined;
     if (name === undefined) {
       throw new ApiError('invalid_argument', {
         field: 'tag',
-        problem: 'it is missing, and the template has no "name" that could be its tag',
+        problem: `it is missing, and neither a "name" in the template nor that of its file ${source.name === undefined ? '' : `(${quoteValue(source.name)}) `}could be its tag`,
       });
     }
     return { name, yaml: source.yaml, ...(source.dir !== undefined && { dir: source.dir }) };

@@ -1,7 +1,6 @@
-import { basename } from 'node:path';
 import { engineNames, type TemplateCost, type TemplateDetail, type TemplateInfo } from '@forkd/api';
 import { Command, Option } from 'commander';
-import { templateSource } from '../arguments.js';
+import { nameOf, templateSource } from '../arguments.js';
 import { type BuildDone, buildTemplate, type EngineName } from '../build.js';
 import { action } from '../context.js';
 import { age, bytes, duration, oneLine } from '../format.js';
@@ -61,10 +60,6 @@ function enginesOf(wanted: BuildChoices['engine']): (EngineName | undefined)[] {
 }
 
 /** A template's name: that of its file, where it is one. */
-function nameOf(template: string): string {
-  return basename(template).replace(/\.ya?ml$/, '');
-}
-
 function list(): Command {
   return action(new Command('ls').description('list templates'), async (context) => {
     const templates = await (await context.client()).templates.list(context.signal);
