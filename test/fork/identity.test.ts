@@ -1,6 +1,17 @@
+import { randomUUID } from 'node:crypto';
 import { expect, it } from 'vitest';
-import { fork, sh } from '../sandbox/support.js';
+import { type Children, fork, inEach, sh } from '../sandbox/support.js';
 import { distinct } from '../support/wait.js';
+
+/** Children of several forks, as of one. */
+function together(forks: readonly Children[]): Pick<Children, 'boxes'> & AsyncDisposable {
+  return {
+    boxes: forks.flatMap(({ boxes }) => boxes),
+    async [Symbol.asyncDispose]() {
+      await Promise.all(forks.map((children) => children[Symbol.asyncDispose]()));
+    },
+  };
+}
 
 const facts = [
   'cat /run/forkd/generation',
@@ -10,21 +21,28 @@ const facts = [
   'head -c 32 /dev/urandom | sha256sum',
   'cat /proc/sys/kernel/random/uuid',
   'mktemp -u',
+  // What a child alone was given: a key, say, to what is outside.
+  'echo $TOKEN',
 ];
+const CHILDREN = 50;
 
-it('50 children differ in all that says who they are, and in all that is drawn', async () => {
-  await using children = await fork(50);
-  const answers = await Promise.all(
-    children.boxes.map(async (box) => (await sh(box, facts.join('; '))).split('\n')),
+it(`${CHILDREN} children differ in all that says who they are, and in all that is drawn`, {
+  timeout: 240_000,
+}, async () => {
+  const tokens = Array.from({ length: CHILDREN }, () => randomUUID());
+  await using children = together(
+    await Promise.all(tokens.map((token) => fork(1, { env: { TOKEN: token } }))),
   );
+  const answers = await inEach(children.boxes, async (box) => (await sh(box, facts.join('; '))).split('\n'));
   for (const [row, fact] of facts.entries()) {
     const values = answers.map((answer) => answer[row]);
-    expect({ fact, distinct: distinct(values) }).toEqual({ fact, distinct: 50 });
+    expect({ fact, distinct: distinct(values) }).toEqual({ fact, distinct: CHILDREN });
   }
   for (const [at, answer] of answers.entries()) {
     const info = children.boxes[at]?.lastInfo;
     expect(answer.slice(0, 3)).toEqual([info?.generation, info?.hostname, info?.hostname]);
     expect(answer[3]).toMatch(/^[0-9a-f]{32}$/);
+    expect(answer.at(-1)).toBe(tokens[at]);
   }
 });
 

@@ -1,8 +1,13 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Children, client, fork, sh, template } from '../sandbox/support.js';
+import { type Children, client, fork, inEach, sh, template } from '../sandbox/support.js';
 import { distinct, eventually } from '../support/wait.js';
 
-// The hook runs after the child knows who it is and before its processes are thawed.
+const CHILDREN = 50;
+
+/*
+ * The hook runs after the child knows who it is and before its processes are thawed; it takes longer than a tick. The ticker is one process that
+ * starts no other: fifty of them leave a host time for more.
+ */
 const yaml = `base: busybox
 memory: 96M
 files:
@@ -11,7 +16,7 @@ files:
     content: |
       #!/bin/sh
       wc -l < /tmp/ticks > /run/first
-      sleep 0.5
+      sleep 1.3
       wc -l < /tmp/ticks > /run/second
       hostname > /run/hook-hostname
 setup:
@@ -19,10 +24,12 @@ setup:
 warm_up:
   - run: |
       i=0
+      mkfifo /tmp/never
       while :; do
-        i=$((i + 1))
-        echo "$i $(cat /run/forkd/generation 2>/dev/null)" >> /tmp/ticks
-        sleep 0.1
+        i=$((i + 1)); generation=
+        [ -e /run/forkd/generation ] && read -r generation < /run/forkd/generation
+        echo "$i $generation" >> /tmp/ticks
+        read -r -t 1 x <> /tmp/never
       done
     background: true
   - mkfifo /tmp/pipe; (read -r line < /tmp/pipe; echo "got $line" > /tmp/read) &
@@ -34,59 +41,54 @@ let children: Children;
 let source: Awaited<ReturnType<typeof template>>;
 beforeAll(async () => {
   source = await template(yaml, 'ticker');
-  children = await fork(4, { snapshot: 'ticker' });
-}, 180_000); // Two machines boot: one for its setup.
+  children = await fork(CHILDREN, { snapshot: 'ticker' });
+}, 400_000); // Two machines boot: one for its setup.
 afterAll(async () => {
   await children?.[Symbol.asyncDispose]();
   await source?.[Symbol.asyncDispose]();
 });
 
-describe('what ran in the template', () => {
+describe(`what ran in the template, in ${CHILDREN} children`, { timeout: 240_000 }, () => {
   it('stands still until the child has been told who it is', async () => {
-    const seen = await Promise.all(children.boxes.map((box) => sh(box, 'cat /run/first /run/second')));
+    const look = 'cat /run/first /run/second /run/hook-hostname';
+    const seen = (await inEach(children.boxes, (box) => sh(box, look))).map((text) => text.split('\n'));
     // All stand where the template stood.
-    expect(distinct(seen)).toBe(1);
-    const [first, second] = String(seen[0]).split('\n');
-    expect(first).toBe(second);
-    expect(Number(first)).toBeGreaterThanOrEqual(3);
-    expect(await sh(children.box, 'cat /run/hook-hostname')).toBe(children.box.lastInfo?.hostname);
+    expect(distinct(seen.map(([first]) => first))).toBe(1);
+    for (const [at, [first, second, hostname]] of seen.entries()) {
+      expect(first).toBe(second);
+      expect(Number(first)).toBeGreaterThanOrEqual(3);
+      expect(hostname).toBe(children.boxes[at]?.lastInfo?.hostname);
+    }
   });
 
   it('goes on afterwards, under the new generation and without a gap', async () => {
-    for (const box of children.boxes) {
-      const before = Number(await sh(box, 'wc -l < /tmp/ticks'));
-      await eventually(async () => (Number(await sh(box, 'wc -l < /tmp/ticks')) > before ? true : undefined));
-      const lines = (await sh(box, 'cat /tmp/ticks')).split('\n').map((line) => line.split(' '));
-      expect(lines.map(([tick]) => Number(tick))).toEqual(lines.map((_, at) => at + 1));
-      expect(lines.at(-1)?.[1]).toBe(box.lastInfo?.generation);
-      const frozenAt = Number(await sh(box, 'cat /run/second'));
-      const later = lines.slice(frozenAt + 1);
-      expect(distinct([box.lastInfo?.generation, ...later.map(([, generation]) => generation)])).toBe(1);
-    }
+    await inEach(children.boxes, async (box) => {
+      const look = 'cat /run/second; cat /tmp/ticks';
+      // The first tick may have looked before it stood still.
+      const lines = await eventually(async () => {
+        const [frozenAt = '', ...all] = (await sh(box, look)).split('\n');
+        const ticks = all.map((line) => line.split(' '));
+        return ticks.length >= Number(frozenAt) + 2 ? { frozenAt: Number(frozenAt), ticks } : undefined;
+      }, 60_000);
+      const { frozenAt, ticks } = lines;
+      expect(ticks.map(([tick]) => Number(tick))).toEqual(ticks.map((_, at) => at + 1));
+      const later = ticks.slice(frozenAt + 1).map(([, generation]) => generation);
+      expect(distinct([box.lastInfo?.generation, ...later])).toBe(1);
+    });
   });
 
   it('keeps its local pipes', async () => {
-    for (const [at, box] of children.boxes.entries()) {
-      await sh(box, `echo ${at} > /tmp/pipe`);
-      const got = await eventually(
-        async () => (await sh(box, 'cat /tmp/read 2>/dev/null || true')) || undefined,
-      );
-      expect(got).toBe(`got ${at}`);
-    }
+    await inEach(children.boxes, async (box, at) => {
+      const text = `echo ${at} > /tmp/pipe; until [ -s /tmp/read ]; do usleep 20000; done; cat /tmp/read`;
+      expect(await sh(box, text)).toBe(`got ${at}`);
+    });
   });
 
-  it('has its timers fire once', async () => {
-    for (const box of children.boxes) {
-      await eventually(async () => (await sh(box, 'cat /root/fired 2>/dev/null || true')) || undefined);
-    }
-    await sh(children.box, 'sleep 1');
-    for (const box of children.boxes) expect(await sh(box, 'cat /root/fired')).toBe('fired');
-  });
-
-  it('left its files, synced or not', async () => {
-    for (const box of children.boxes) {
-      expect(await sh(box, 'cat /root/kept /root/unsynced')).toBe('fsynced\nunsynced');
-    }
+  it('has its timers fire once, and left its files, synced or not', async () => {
+    const text =
+      'until [ -s /root/fired ]; do usleep 20000; done; sleep 1; cat /root/fired /root/kept /root/unsynced';
+    const seen = await inEach(children.boxes, (box) => sh(box, text));
+    expect(seen).toEqual(children.boxes.map(() => 'fired\nfsynced\nunsynced'));
   });
 
   it('is listed in the child, and can be killed there without harm to its siblings', async () => {

@@ -1,6 +1,6 @@
 import type { SnapshotDetail } from '@forkd/api';
 import { expect, it } from 'vitest';
-import { client, fork, sh, template } from '../sandbox/support.js';
+import { client, fork, inEach, sh, template } from '../sandbox/support.js';
 import { distinct } from '../support/wait.js';
 
 // Every generator has been used before the snapshot: a copy that is not seeded anew repeats its siblings.
@@ -54,7 +54,7 @@ it('children of a warm Node have its packages, and draw different random numbers
   expect(await sh(children.box, 'head -n 1 /usr/local/bin/semver')).toBe('#!/usr/bin/env node');
 
   const code = `console.log(JSON.stringify([${Object.values(draws).join(', ')}]))`;
-  const answers = await Promise.all(children.boxes.map((box) => box.eval(code, { timeoutSecs: 240 })));
+  const answers = await inEach(children.boxes, (box) => box.eval(code, { timeoutSecs: 240 }));
   const rows = answers.map(({ stdout, stderr, error }) => {
     expect({ stderr, error }).toEqual({ stderr: '', error: null });
     return JSON.parse(stdout) as unknown[];

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { fork, template } from '../sandbox/support.js';
+import { fork, inEach, template } from '../sandbox/support.js';
 import { distinct } from '../support/wait.js';
 
 // Every generator has been used before the snapshot: a copy that is not seeded anew repeats its siblings.
@@ -47,7 +47,7 @@ print(json.dumps([${Object.values(draws).join(', ')}]))
 it('50 children draw different random numbers from every generator', async () => {
   await using source = await template(yaml, 'python-seeded');
   await using children = await fork(50, { snapshot: source.tag });
-  const answers = await Promise.all(children.boxes.map((box) => box.eval(code, { timeoutSecs: 120 })));
+  const answers = await inEach(children.boxes, (box) => box.eval(code, { timeoutSecs: 120 }));
   const rows = answers.map(({ stdout, stderr, error }) => {
     expect({ stderr, error }).toEqual({ stderr: '', error: null });
     return JSON.parse(stdout) as unknown[];
