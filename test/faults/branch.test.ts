@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { branch, drop, dropAllOf, inChild } from '../branch/support.js';
@@ -9,6 +9,7 @@ import { sharedHome } from '../support/home.js';
 import { childrenOf, parentOf } from '../support/processes.js';
 import { eventually } from '../support/wait.js';
 import { faultHome, isRoot } from './home.js';
+import { Between } from './monitor.js';
 
 const MiB = 1024 * 1024;
 
@@ -122,43 +123,125 @@ describe('a branch of a branch of a branch', () => {
   });
 });
 
+/** Bytes of the layer that is being written now; undefined when there is none. */
+function layerBytes(): number | undefined {
+  const snapshots = join(sharedHome(), 'snapshots');
+  for (const name of readdirSync(snapshots).filter((one) => one.startsWith('.')))
+    try {
+      return statSync(join(snapshots, name, 'layer')).size;
+    } catch {} // Not yet, or not any more.
+  return undefined;
+}
+
+/** Stops a shim while it copies a layer of so many bytes, and waits for that without a turn of the event loop. False when it was faster. */
+function stoppedAmidCopy(shim: number, bytes: number): boolean {
+  const until = performance.now() + 20_000;
+  for (let seen = false; performance.now() < until; ) {
+    const size = layerBytes();
+    if (size === undefined && seen) return false;
+    seen ||= size !== undefined;
+    if (!size) continue;
+    process.kill(shim, 'SIGSTOP');
+    while (!/^State:\s+T/m.test(readFileSync(`/proc/${shim}/status`, 'utf8')));
+    return (layerBytes() ?? bytes) < bytes;
+  }
+  return false;
+}
+
 describe('the clone that a branch copies from', () => {
-  it('killed amid the copy fails that branch only: its source runs on and can be branched', async () => {
-    await using children = await fork();
+  const LAYER = 24 * MiB;
+  const look = 'md5sum < /dev/shm/x | diff - /dev/shm/sum && echo same';
+
+  /** A child of which a branch has a layer of that size at least, and what stands between it and its shim. */
+  async function source() {
+    const children = await fork();
     const { box } = children;
-    await box.files.write('/dev/shm/x', randomBytes(24 * MiB));
+    await box.files.write('/dev/shm/x', randomBytes(LAYER));
     await sh(box, 'md5sum < /dev/shm/x > /dev/shm/sum');
     const { pid } = await box.info();
     if (pid === null) throw new Error('no pid');
     const shim = parentOf(pid);
-    const before = new Set(childrenOf(shim));
-    const { id, mode } = await box.branch({ wait: false });
-    const clones = childrenOf(shim).filter((one) => !before.has(one));
-    for (const clone of clones) process.kill(clone, 'SIGKILL');
-    const info = await eventually(async () => {
-      const found = (await client().snapshots.list()).find((one) => one.id === id);
-      return found?.status === 'writing' ? undefined : found;
+    const between = await Between.in(join(sharedHome(), 'run', box.id));
+    return {
+      box,
+      between,
+      shim,
+      /** Frozen images of its memory, now. */
+      clones: () => childrenOf(shim).filter((one) => one !== pid),
+      /** Ends what is left of a branch, and shows that only that has failed. */
+      async failed(id: string) {
+        const info = await settled(id);
+        expect(info).toMatchObject({ status: 'failed', warning: expect.stringContaining('clone') });
+        const error = await failureOf(client().fork({ snapshot: id }));
+        expect(error).toMatchObject({ code: 'snapshot_not_ready' });
+        const names = readdirSync(join(sharedHome(), 'snapshots'));
+        expect(names.filter((name) => name.startsWith('.') || name.includes(id))).toEqual([]);
+        await client().snapshots.remove(id);
+        expect(await box.info()).toMatchObject({ state: 'running', pid });
+        await using again = await branch(box);
+        expect(await inChild(again.id, look)).toBe('same');
+        expect(await sh(box, look)).toBe('same');
+        expect(childrenOf(shim)).toEqual([pid]);
+      },
+      async [Symbol.asyncDispose]() {
+        await children[Symbol.asyncDispose]();
+        await between[Symbol.asyncDispose]();
+      },
+    };
+  }
+
+  const settled = (id: string) =>
+    eventually(async () => {
+      const info = (await client().snapshots.list()).find((one) => one.id === id);
+      return info?.status === 'writing' ? undefined : info;
     }, 60_000);
-    // Nothing in between: what is ready was whole before the clone died.
-    if (info.status === 'ready')
-      expect(await inChild(id, 'md5sum < /dev/shm/x | diff - /dev/shm/sum && echo same')).toBe('same');
-    else {
-      expect(mode).toBe('live');
-      expect(info.warning).toContain('clone');
-      expect(await failureOf(client().fork({ snapshot: id }))).toMatchObject({ code: 'snapshot_not_ready' });
-      const names = readdirSync(join(sharedHome(), 'snapshots')).filter((name) => name.includes(id));
-      expect(names).toEqual([]);
+
+  it('killed before the copy fails that branch only: its source runs on and can be branched', async () => {
+    await using one = await source();
+    const killed: number[] = [];
+    one.between.onStep = (step) => {
+      if (step !== 'after cont' || killed.length > 0) return;
+      killed.push(...one.clones());
+      for (const clone of killed) process.kill(clone, 'SIGKILL');
+    };
+    const { id, mode } = await one.box.branch({ wait: false });
+    expect({ mode, killed: killed.length }).toEqual({ mode: 'live', killed: 1 });
+    await one.failed(id);
+  });
+
+  it('killed amid the copy fails that branch only; a copy that was through is whole', async () => {
+    await using one = await source();
+    let amid = false;
+    for (let round = 0; round < 10 && !amid; round++) {
+      const hunted = new Promise<number>((resolve) => {
+        one.between.onStep = (step) => {
+          if (step !== 'after cont') return;
+          one.between.onStep = () => {};
+          // The shim hears of that first.
+          setImmediate(() => {
+            amid = stoppedAmidCopy(one.shim, LAYER);
+            const clones = one.clones();
+            for (const clone of amid ? clones : []) process.kill(clone, 'SIGKILL');
+            process.kill(one.shim, 'SIGCONT');
+            resolve(clones.length);
+          });
+        };
+      });
+      const { id } = await one.box.branch({ wait: false });
+      const clones = await hunted;
+      if (amid) {
+        expect(clones).toBe(1);
+        await one.failed(id);
+      } else {
+        expect(await settled(id)).toMatchObject({ status: 'ready' });
+        expect(await inChild(id, look)).toBe('same');
+        await drop(id);
+        // Else the next has nothing to copy.
+        await one.box.files.write('/dev/shm/x', randomBytes(LAYER));
+        await sh(one.box, 'md5sum < /dev/shm/x > /dev/shm/sum');
+      }
     }
-    expect(await box.info()).toMatchObject({ state: 'running', pid });
-    await using again = await branch(box);
-    const look = 'md5sum < /dev/shm/x | diff - /dev/shm/sum && echo same';
-    expect(await inChild(again.id, look)).toBe('same');
-    expect(await sh(box, look)).toBe('same');
-    expect(childrenOf(shim)).toEqual([pid]);
-    await children[Symbol.asyncDispose]();
-    await client()
-      .snapshots.remove(id)
-      .catch(() => undefined);
+    expect(amid).toBe(true);
   });
 });
 
