@@ -1,51 +1,13 @@
-import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import {
-  closeSync,
-  existsSync,
-  fstatSync,
-  ftruncateSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeSync,
-} from 'node:fs';
+import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import type { BuildEvent } from '@forkd/api';
 import type { Forkd } from '@forkd/sdk';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { failureOf, fork, sh } from '../sandbox/support.js';
+import { fill } from '../support/full-disk.js';
 import { eventually } from '../support/wait.js';
-import { canMount, type FaultHome, faultHome, room } from './home.js';
-
-/** Makes the disk full, but for so many bytes; dispose of it to have the room back. */
-function fill(path: string, butBytes = 0): Disposable {
-  const file = join(path, 'filler');
-  // What is set aside at once is not written; the rest, to the last byte, is.
-  spawnSync('fallocate', ['--length', String(room(path)), file]);
-  const fd = openSync(file, 'a');
-  const chunk = Buffer.alloc(1 << 20, 1);
-  try {
-    for (let size = chunk.length; size >= 512; size /= 2) {
-      try {
-        for (;;) writeSync(fd, chunk, 0, size);
-      } catch (error) {
-        if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') throw error;
-      }
-    }
-    if (butBytes > 0) shorten(file, Math.max(0, fstatSync(fd).size - butBytes));
-  } finally {
-    closeSync(fd);
-  }
-  return { [Symbol.dispose]: () => rmSync(file, { force: true }) };
-}
-
-function shorten(file: string, bytes: number): void {
-  const fd = openSync(file, 'r+');
-  ftruncateSync(fd, bytes);
-  closeSync(fd);
-}
+import { canMount, type FaultHome, faultHome } from './home.js';
 
 const MiB = 1024 * 1024;
 

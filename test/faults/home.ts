@@ -12,7 +12,6 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
-  statfsSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -153,10 +152,4 @@ function mountAt(path: string, sizeMib: number): string {
   execFileSync('mount', ['-o', 'loop', image, path]);
   chmodSync(path, 0o700);
   return image;
-}
-
-/** Bytes that can still be written to the file system of `path`. */
-export function room(path: string): number {
-  const { bavail, bsize } = statfsSync(path);
-  return bavail * bsize;
 }

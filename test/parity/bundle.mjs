@@ -6,10 +6,23 @@ import { root } from '../../scripts/lib/paths.mjs';
 /** Relative to the checkout. */
 export const parityProgram = 'build/parity.mjs';
 
+/** What gathers its results from outside, relative to the checkout. */
+const parityResults = 'build/parity-results.mjs';
+
 export async function bundleParity() {
+  await bundle('main.ts', parityProgram);
+}
+
+/** @returns {Promise<typeof import('./results.ts')>} */
+export async function bundledResults() {
+  await bundle('results.ts', parityResults);
+  return await import(join(root, parityResults));
+}
+
+async function bundle(source, to) {
   await build({
-    entryPoints: [join(root, 'test/parity/main.ts')],
-    outfile: join(root, parityProgram),
+    entryPoints: [join(root, 'test/parity', source)],
+    outfile: join(root, to),
     bundle: true,
     platform: 'node',
     format: 'esm',

@@ -1,6 +1,9 @@
 /** What scenarios share. */
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
 import type { ExecOptions, Sandbox } from '@forkd/sdk';
 import { ForkdError } from '@forkd/sdk';
+import { eventually } from '../support/wait.js';
 import type { Stage } from './types.js';
 
 /** Runs shell text that must succeed. Answers its output without the newline at the end. */
@@ -25,6 +28,25 @@ export async function drop(stage: Stage, id: string): Promise<void> {
   await stage.client.snapshots.removeWithDependents(id).catch((error: { code?: string }) => {
     if (error.code !== 'snapshot_not_found') throw error;
   });
+}
+
+/** Removes all branches of a sandbox. A daemon that died may have finished one just before. */
+export async function dropAllOf(stage: Stage, sandbox: string): Promise<void> {
+  const all = await stage.client.snapshots.list();
+  for (const { id, branched_from } of all) if (branched_from === sandbox) await drop(stage, id);
+}
+
+/** How the writing of a branch ended, waited for: ready, failed, or gone. */
+export async function settled(stage: Stage, id: string): Promise<string> {
+  return await eventually(async () => {
+    const info = (await stage.client.snapshots.list()).find((one) => one.id === id);
+    return info?.status === 'writing' ? undefined : (info?.status ?? 'gone');
+  }, 60_000 * stage.slowness);
+}
+
+/** What lies in the directory of snapshots, of one or of all; what is hidden is half made. */
+export function snapshotFiles(stage: Stage, id = ''): string[] {
+  return readdirSync(join(stage.home, 'snapshots')).filter((name) => name.includes(id));
 }
 
 /** The code of a call that must fail. */

@@ -2,14 +2,20 @@
  * The parity suite as a program: `node main.js [--json FILE] [--only TEXT]... [--secs N] ENGINE+ACCELERATOR...`, such as
  * `qemu+kvm firecracker+kvm`.
  *
- * `--only` keeps the behaviours whose area and name hold one of the texts, `--secs` bounds the whole run: what has not begun by then fails. Prints what ran and one table of results; exit code 0 only when all behaviours hold on all.
+ * `--only` keeps the behaviours whose area and name hold one of the texts, `--secs` bounds the whole run: what has not begun by then fails. Prints
+ * what ran and one table of results; exit code 0 only when all behaviours hold on all.
+ *
+ * For a program that runs it in a machine that may crash: `--events` tells of each step in a line of its own (events.ts) and leaves the table to
+ * that program, `--except KEY` leaves out one behaviour on one column.
  */
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
+import { eventLine, keyOf, type SuiteEvent } from './events.js';
+import { report } from './report.js';
 import { runScenarios, textOf } from './run.js';
 import { scenarios } from './scenarios/index.js';
 import { openStage } from './stage.js';
-import { type Column, table } from './table.js';
+import type { Column } from './table.js';
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -17,10 +23,12 @@ const { values, positionals } = parseArgs({
     json: { type: 'string' },
     only: { type: 'string', multiple: true, default: [''] },
     secs: { type: 'string', default: '3600' },
+    events: { type: 'boolean', default: false },
+    except: { type: 'string', multiple: true, default: [] },
   },
 });
-const chosen = scenarios.filter(({ area, name }) =>
-  values.only.some((text) => `${area}: ${name}`.includes(text)),
+const chosen = scenarios.filter((scenario) =>
+  values.only.some((text) => `${scenario.area}: ${scenario.name}`.includes(text)),
 );
 if (chosen.length === 0 || positionals.length === 0) {
   console.error(
@@ -32,23 +40,14 @@ if (chosen.length === 0 || positionals.length === 0) {
 }
 const began = performance.now();
 const until = began + seconds(values.secs) * 1000;
+const behaviours = chosen.map(({ area, name }) => ({ area, name }));
+tell({ type: 'chosen', behaviours });
 const columns: Column[] = [];
 for (const title of positionals) columns.push(await column(title));
-console.log(`\n${table(columns)}`);
 if (values.json) writeFileSync(values.json, JSON.stringify(columns));
-const failed = columns.flatMap(({ title, results, trouble }) => [
-  ...(trouble === undefined ? [] : [`${title}: ${trouble}`]),
-  ...results
-    .filter(({ state }) => state === 'fail')
-    .map(({ scenario, error }) => `${title}: ${scenario.area}: ${scenario.name}\n${error}`),
-]);
-for (const text of failed) console.log(`\nFAILED on ${text}`);
-for (const { title, engine, version, slowness } of columns)
-  console.log(`${title}: ${engine} ${version}, ${slowness.toFixed(1)} x slower than an ordinary host`);
-const took = Math.round((performance.now() - began) / 1000);
-console.log(`ran on ${positionals.join(', ')} in ${took} s; ${failed.length} failed`);
+const good = values.events || report(columns, behaviours, (performance.now() - began) / 1000);
 // Sockets of sandboxes that a failed behaviour has left may still be open.
-process.exit(failed.length === 0 ? 0 : 1);
+process.exit(good ? 0 : 1);
 
 function seconds(text: string): number {
   const value = Number(text);
@@ -65,10 +64,24 @@ async function column(title: string): Promise<Column> {
     await using stage = await openStage({ checkout: process.cwd(), engine, accelerator, say });
     shown.version = stage.version;
     shown.slowness = stage.slowness;
-    shown.results = await runScenarios(chosen, stage, { until, say });
+    tell({ type: 'column', title, engine, version: stage.version, slowness: stage.slowness });
+    await runScenarios(
+      chosen.filter((scenario) => !values.except.includes(keyOf(title, scenario))),
+      stage,
+      {
+        until,
+        say,
+        begins: (behaviour) => tell({ type: 'begin', title, behaviour }),
+        ends: (result) => {
+          shown.results.push(result);
+          tell({ type: 'end', title, result });
+        },
+      },
+    );
   } catch (error) {
     shown.trouble = `${shown.results.length === 0 ? 'no daemon with a template' : 'the end of the daemon'}: ${textOf(error)}`;
     say(`FAIL ${shown.trouble}`);
+    tell({ type: 'trouble', title, text: shown.trouble });
   }
   return shown;
 }
@@ -76,4 +89,8 @@ async function column(title: string): Promise<Column> {
 /** Since the run began, in seconds. */
 function clock(): string {
   return `[${((performance.now() - began) / 1000).toFixed(0).padStart(4)} s]`;
+}
+
+function tell(event: SuiteEvent): void {
+  if (values.events) console.log(eventLine(event));
 }

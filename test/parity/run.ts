@@ -1,4 +1,5 @@
 /** Runs behaviours on one stage, each under a bound of time. */
+import type { Behaviour } from './events.js';
 import type { Result } from './table.js';
 import type { Scenario, Stage } from './types.js';
 
@@ -11,6 +12,9 @@ export interface RunOptions {
   /** performance.now() after which no behaviour begins; one that runs then has failed. */
   until: number;
   say: (text: string) => void;
+  begins: (behaviour: Behaviour) => void;
+  /** Told of each result as it comes. */
+  ends: (result: Result) => void;
 }
 
 /** Shows all on one stage, one after another. */
@@ -18,10 +22,11 @@ export async function runScenarios(
   scenarios: readonly Scenario[],
   stage: Stage,
   options: RunOptions,
-): Promise<Result[]> {
-  const results: Result[] = [];
-  for (const scenario of scenarios) results.push(await show(scenario, stage, options));
-  return results;
+): Promise<void> {
+  for (const scenario of scenarios) {
+    options.begins({ area: scenario.area, name: scenario.name });
+    options.ends(await show(scenario, stage, options));
+  }
 }
 
 async function show(scenario: Scenario, stage: Stage, { until, say }: RunOptions): Promise<Result> {

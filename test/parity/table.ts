@@ -1,8 +1,8 @@
-import type { Scenario } from './types.js';
+import type { Behaviour } from './events.js';
 
 /** How one behaviour came out on one engine and accelerator. */
 export interface Result {
-  scenario: Pick<Scenario, 'area' | 'name'>;
+  scenario: Behaviour;
   state: 'pass' | 'fail';
   ms: number;
   error?: string;
@@ -22,23 +22,31 @@ export interface Column {
   trouble?: string;
 }
 
-/** Behaviour x engine and accelerator, with the seconds that each took. */
-export function table(columns: readonly Column[]): string {
-  const rows = columns.find(({ results }) => results.length > 0)?.results;
-  if (!rows) return 'nothing ran';
+/** Of one column, the result of a behaviour. */
+export function resultOf({ results }: Column, { area, name }: Behaviour): Result | undefined {
+  return results.find(({ scenario }) => scenario.area === area && scenario.name === name);
+}
+
+/**
+ * Behaviour x engine and accelerator, with the seconds that each took.
+ *
+ * @param behaviours the rows
+ */
+export function table(columns: readonly Column[], behaviours: readonly Behaviour[]): string {
   const titles = columns.map(({ title }) => title.padStart(16)).join('');
-  const lines = [`${'area'.padEnd(9)}${'behaviour'.padEnd(100)}${titles}`];
-  for (const [row, { scenario }] of rows.entries()) {
-    const cells = columns.map(({ results }) => {
-      const result = results[row];
+  const width = Math.max(...behaviours.map(({ name }) => name.length)) + 1;
+  const lines = [`${'area'.padEnd(9)}${'behaviour'.padEnd(width)}${titles}`];
+  for (const behaviour of behaviours) {
+    const cells = columns.map((column) => {
+      const result = resultOf(column, behaviour);
       const text = result ? `${result.state} ${(result.ms / 1000).toFixed(1)} s` : 'not run';
       return text.padStart(16);
     });
-    lines.push(`${scenario.area.padEnd(9)}${scenario.name.padEnd(100)}${cells.join('')}`);
+    lines.push(`${behaviour.area.padEnd(9)}${behaviour.name.padEnd(width)}${cells.join('')}`);
   }
   const sums = columns.map(({ results }) =>
-    `${results.filter(({ state }) => state === 'pass').length}/${results.length}`.padStart(16),
+    `${results.filter(({ state }) => state === 'pass').length}/${behaviours.length}`.padStart(16),
   );
-  lines.push(`${'passed'.padEnd(109)}${sums.join('')}`);
+  lines.push(`${'passed'.padEnd(9 + width)}${sums.join('')}`);
   return lines.join('\n');
 }

@@ -29,5 +29,7 @@ export interface Children extends AsyncDisposable {
 export interface Scenario {
   area: 'fork' | 'hello' | 'disks' | 'streams' | 'eval' | 'files' | 'standby' | 'branch' | 'faults';
   name: string;
+  /** Left out elsewhere: `own-disk` fills the file system that state directories are made on, which must be nobody else's. */
+  needs?: 'own-disk';
   run(stage: Stage): Promise<void>;
 }

@@ -6,29 +6,30 @@ import { root } from '../../scripts/lib/paths.mjs';
 import { run } from '../../scripts/lib/run.mjs';
 import { bundleParity, parityProgram } from '../parity/bundle.mjs';
 import { engine, seedHome } from './parts.mjs';
+import { suiteInRig } from './suite.mjs';
 
 /** All of it, on 2 cores, s; one column less takes less. */
 const SECONDS_PER_COLUMN = 900;
 
-/** V8's guard of its code pages costs a third of all time where page tables are emulated. */
-const NODE_FLAGS = ['--no-write-protect-code-memory'];
-
 /**
- * @param {readonly string[]} args for the suite, such as `--only branch`
+ * @param {readonly string[]} all for the suite, such as `--only branch`; columns, such as `firecracker+kvm`, in the place of all that there are
  * @returns {Promise<number>} exit code
  */
-export async function testKvm(args) {
+export async function testKvm(all) {
   await bundleParity();
-  const columns = ['qemu+kvm', ...(process.env.FIRECRACKER_BIN ? ['firecracker+kvm'] : [])];
-  const secs = ['--secs', String(SECONDS_PER_COLUMN * columns.length)];
-  const suite = [parityProgram, ...secs, ...args, ...columns];
+  const isColumn = (arg) => /^\w+\+kvm$/.test(arg);
+  const args = all.filter((arg) => !isColumn(arg));
+  const there = ['qemu+kvm', ...(process.env.FIRECRACKER_BIN ? ['firecracker+kvm'] : [])];
+  const columns = args.length === all.length ? there : all.filter(isColumn);
+  const seconds = SECONDS_PER_COLUMN * columns.length;
   const problem = await hostProblem();
   if (problem === null) {
     console.log(`kvm works on this host: ${columns.join(', ')} run on it`);
+    const suite = [parityProgram, '--secs', String(seconds), ...args, ...columns];
     return await run(process.execPath, suite, { cwd: root });
   }
   console.log(`${columns.join(', ')} run in the rig, since ${problem}`);
-  return await run(process.execPath, [join(root, 'test/rig/run.mjs'), '--', 'node', ...NODE_FLAGS, ...suite]);
+  return await suiteInRig(columns, args, seconds);
 }
 
 /** Why kvm cannot be used on this host, by a boot of our guest; null where it can. */

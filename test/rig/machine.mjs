@@ -4,7 +4,9 @@ import { closeSync, existsSync, mkdirSync, openSync, readFileSync, rmSync } from
 import { availableParallelism, freemem } from 'node:os';
 import { join } from 'node:path';
 import { Failure } from '../../scripts/lib/run.mjs';
+import { crashInFile, watchForCrash } from './crash.mjs';
 import { engine } from './parts.mjs';
+import { connectRig } from './session.mjs';
 
 const GiB = 1024 ** 3;
 /** The agent's own disk; what tests write is on the other one. */
@@ -28,27 +30,14 @@ test -c /dev/kvm || { echo "no /dev/kvm in the rig: does this QEMU emulate SVM?"
 groupadd -f -r kvm && chgrp kvm /dev/kvm && chmod 0660 /dev/kvm
 `;
 
-/** Environment of commands in the rig. */
-export const rigEnvironment = {
-  HOME: '/root',
-  FORKD_HOME: '/w/home',
-  /** A boot that takes a second on hardware takes a minute here. */
-  FORKD_PROOF_SECS: '600',
-  /** Tests begin their state directories with these caches. */
-  FORKD_TEST_SEED: '/forkd/rig/seed',
-  TMPDIR: '/w/t',
-  /** Hashes by plain integer instructions: those of vectors are calls out of QEMU's translated code, and take three times as long. */
-  OPENSSL_ia32cap: '0:0',
-  NO_COLOR: '1',
-};
-
 /**
  * Boots the machine.
  *
  * @param {string} dir directory of this run: sockets, disks, serial log
  * @param {{kernel: string, initramfs: string, image: string, project: string}} parts
  * @param {AbortSignal} signal
- * @returns {Promise<{ended: Promise<string>, kill: () => Promise<void>, bootMs: number}>} `ended` tells how QEMU ended
+ * @returns {Promise<{ended: Promise<string>, kill: () => Promise<void>, bootMs: number}>} `ended` tells how it ended: by a crash of its
+ *   kernel, or QEMU by itself
  */
 export async function bootRig(dir, parts, signal) {
   const started = performance.now();
@@ -60,10 +49,16 @@ export async function bootRig(dir, parts, signal) {
   // Whatever ends us, SIGKILL included, ends it.
   const qemu = spawn('setpriv', ['--pdeathsig', 'KILL', '--', ...argv], { stdio: ['ignore', log, log] });
   closeSync(log);
+  const serial = join(dir, 'serial.log');
+  // A kernel that has crashed reboots, which ends QEMU; one that cannot even do that is ended.
+  const watched = watchForCrash(serial, () => qemu.kill('SIGKILL'));
   const ended = new Promise((resolve) => {
-    qemu.on('error', (error) => resolve(`cannot run: ${error.message}`));
-    qemu.on('exit', (code, by) => resolve(by ? `killed by ${by}` : `exit code ${code}`));
-  });
+    qemu.on('error', (error) => resolve(`its QEMU cannot run: ${error.message}`));
+    qemu.on('exit', (code, by) => {
+      const crash = crashInFile(serial);
+      resolve(crash ? `its kernel crashed: ${crash}` : `its QEMU ended: ${by ?? `exit code ${code}`}`);
+    });
+  }).finally(watched.close);
   const kill = async () => {
     qemu.kill('SIGKILL');
     await ended;
@@ -71,7 +66,7 @@ export async function bootRig(dir, parts, signal) {
   try {
     const session = await Promise.race([
       connectRig(dir, BOOT_SECONDS * 1000, signal),
-      ended.then((how) => Promise.reject(new Failure(`QEMU of the rig ended: ${how}`))),
+      ended.then((how) => Promise.reject(new Failure(how))),
     ]);
     try {
       await runChecked(session, PREPARE);
@@ -85,24 +80,10 @@ export async function bootRig(dir, parts, signal) {
   }
 }
 
-/**
- * A session with the rig's agent. One at a time.
- *
- * @param {string} dir
- * @param {number} timeoutMs
- * @param {AbortSignal} [signal]
- */
-export async function connectRig(dir, timeoutMs, signal) {
-  const { openAgentSession } = await engine('index.js');
-  const { connectUnix } = await engine('unix-socket.js');
-  return await openAgentSession({
-    dial: (dialSignal) => connectUnix(join(dir, 'agent.sock'), dialSignal),
-    connectTimeoutMs: timeoutMs,
-    // A machine that emulates two guests may leave its agent waiting for long.
-    reconnectTimeoutMs: 60_000,
-    keepalive: { idleMs: 60_000, answerMs: 120_000 },
-    ...(signal && { signal }),
-  });
+/** Removes what is large of a machine that has ended. Answers where its logs are. */
+export function keepLogs(dir) {
+  for (const name of ['root.disk', 'scratch.disk']) rmSync(join(dir, name), { force: true });
+  return dir;
 }
 
 /** What QEMU and the serial console said last. */
@@ -148,7 +129,9 @@ async function tscKhz() {
 
 function rigArguments(dir, parts, disks, khz) {
   const append = [
-    'console=ttyS0 panic=-1 reboot=t rdinit=/init mitigations=off quiet loglevel=4',
+    // Whatever goes wrong in it ends it, and says so on the console.
+    'console=ttyS0 oops=panic softlockup_panic=1 watchdog_thresh=60 panic=-1 reboot=t quiet loglevel=5',
+    'rdinit=/init mitigations=off',
     // QEMU keeps translated code by its address: with random ones each start of QEMU or Node in it takes two to three times as long.
     `tsc_early_khz=${khz} tsc=reliable no_timer_check initcall_blacklist=tracer_init_tracefs norandmaps psi=0 lsm=landlock,yama`,
   ].join(' ');

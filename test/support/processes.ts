@@ -31,3 +31,16 @@ export function processesIn(dir: string): number[] {
     }
   });
 }
+
+/** All whose session it is. */
+export function processesOfSession(leader: number): number[] {
+  return all().filter((pid) => {
+    try {
+      // The name, which may hold anything, ends with the last bracket; state, parent, group and session follow.
+      const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+      return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[3]) === leader;
+    } catch {
+      return false; // It has ended meanwhile.
+    }
+  });
+}

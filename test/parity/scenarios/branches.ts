@@ -1,17 +1,10 @@
 import assert from 'node:assert/strict';
-import { randomBytes } from 'node:crypto';
-import { constants, readdirSync } from 'node:fs';
+import { constants } from 'node:fs';
 import { copyFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { eventually } from '../../support/wait.js';
-import { drop, inChild, sh } from '../checks.js';
-import type { Scenario, Stage } from '../types.js';
-
-/** A daemon that died may have finished a branch just before. */
-async function dropAllOf(stage: Stage, sandbox: string): Promise<void> {
-  const all = await stage.client.snapshots.list();
-  for (const { id, branched_from } of all) if (branched_from === sandbox) await drop(stage, id);
-}
+import { drop, dropAllOf, inChild, sh } from '../checks.js';
+import type { Scenario } from '../types.js';
 
 /** Whether files of this directory can share blocks. */
 async function sharesBlocks(dir: string): Promise<boolean> {
@@ -127,34 +120,6 @@ export const branches: Scenario[] = [
       terminal.stdin?.write('\x04');
       assert.equal((await terminal.wait()).exitCode, 0);
       assert.deepEqual(seen.trimEnd().split('\r\n'), ['ready', ...lines]);
-      await dropAllOf(stage, box.id);
-    },
-  },
-  {
-    area: 'branch',
-    name: 'a daemon killed amid a branch leaves the source running and nothing half made',
-    async run(stage) {
-      await using children = await stage.fork();
-      const { box } = children;
-      await box.files.write('/dev/shm/x', randomBytes(4_000_000));
-      await sh(box, 'echo kept > /root/kept && sync; sha256sum < /dev/shm/x > /dev/shm/sum');
-      const check = 'sha256sum < /dev/shm/x | diff - /dev/shm/sum && cat /root/kept';
-      // Amid the copy, and in or near the pause.
-      for (const mode of ['live', 'diff'] as const) {
-        const branching = box.branch({ mode, wait: false });
-        if (mode === 'live') await branching;
-        branching.catch(() => undefined); // Its daemon is killed.
-        await stage.crash();
-        assert.equal((await box.info()).state, 'running');
-        assert.equal(await sh(box, check), 'kept');
-        const names = readdirSync(join(stage.home, 'snapshots'));
-        assert.deepEqual(
-          names.filter((name) => !name.startsWith('sn-')),
-          [],
-        );
-      }
-      const { id } = await box.branch();
-      assert.equal(await inChild(stage, id, check), 'kept');
       await dropAllOf(stage, box.id);
     },
   },

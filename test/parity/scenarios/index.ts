@@ -1,8 +1,20 @@
 import type { Scenario } from '../types.js';
+import { branchFaults } from './branch-faults.js';
 import { branches } from './branches.js';
+import { faults } from './faults.js';
 import { forks } from './fork.js';
 import { states } from './states.js';
 import { work } from './work.js';
 
-/** All behaviours, in the order in which they are shown. */
-export const scenarios: readonly Scenario[] = [...forks, ...work, ...states, ...branches];
+/** Said by whoever made that disk, such as the rig. */
+const ownDisk = process.env.FORKD_TEST_OWN_DISK === '1';
+
+/** All behaviours that can be shown here, in the order in which they are shown. */
+export const scenarios: readonly Scenario[] = [
+  ...forks,
+  ...work,
+  ...states,
+  ...branches,
+  ...faults,
+  ...branchFaults,
+].filter(({ needs }) => needs === undefined || ownDisk);
