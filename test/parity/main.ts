@@ -45,7 +45,11 @@ tell({ type: 'chosen', behaviours });
 const columns: Column[] = [];
 for (const title of positionals) columns.push(await column(title));
 if (values.json) writeFileSync(values.json, JSON.stringify(columns));
-const good = values.events || report(columns, behaviours, (performance.now() - began) / 1000);
+const good = values.events
+  ? columns.every(
+      ({ trouble, results }) => trouble === undefined && results.every(({ state }) => state === 'pass'),
+    )
+  : report(columns, behaviours, (performance.now() - began) / 1000);
 // Sockets of sandboxes that a failed behaviour has left may still be open.
 process.exit(good ? 0 : 1);
 

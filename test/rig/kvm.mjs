@@ -8,8 +8,8 @@ import { bundleParity, parityProgram } from '../parity/bundle.mjs';
 import { engine, seedHome } from './parts.mjs';
 import { suiteInRig } from './suite.mjs';
 
-/** All of it, on 2 cores, s; one column less takes less. */
-const SECONDS_PER_COLUMN = 900;
+/** At most, on 2 cores that others use as well, s; one column less takes less. */
+const SECONDS_PER_COLUMN = 1320;
 
 /**
  * @param {readonly string[]} all for the suite, such as `--only branch`; columns, such as `firecracker+kvm`, in the place of all that there are

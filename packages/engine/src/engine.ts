@@ -386,7 +386,7 @@ class LocalEngine implements Engine {
     const key = `${candidate.engine} on ${candidate.accelerator}`;
     if (this.#proven.has(key)) return null;
     const problem = await obstacle(candidate);
-    if (problem !== null || candidate.accelerator === 'tcg') return problem;
+    if (problem !== null || candidate.accelerator === 'tcg') return problem?.reason ?? null;
     const { works, reason } = await verdictOn(this.home, candidate, (one) => this.#prove(one));
     if (works) this.#proven.add(key);
     return works ? null : reason;

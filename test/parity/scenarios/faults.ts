@@ -10,21 +10,6 @@ import type { Scenario } from '../types.js';
 export const faults: Scenario[] = [
   {
     area: 'faults',
-    name: 'sandboxes outlive a daemon that is killed, and are branched and removed by the next one',
-    async run(stage) {
-      await using children = await stage.fork(2);
-      const { box } = children;
-      await sh(box, 'echo kept > /root/kept; echo kept > /dev/shm/kept; sync');
-      await stage.crash();
-      assert.equal((await box.info()).state, 'running');
-      assert.equal(await sh(box, 'cat /root/kept /dev/shm/kept | xargs'), 'kept kept');
-      const { id } = await box.branch();
-      assert.equal(await inChild(stage, id, 'cat /root/kept /dev/shm/kept | xargs'), 'kept kept');
-      await drop(stage, id);
-    },
-  },
-  {
-    area: 'faults',
     name: 'a VMM or shim that is killed ends its sandbox alone, with a reason, and leaves nothing',
     async run(stage) {
       await using children = await stage.fork(3);
@@ -87,7 +72,7 @@ export const faults: Scenario[] = [
   },
   {
     area: 'faults',
-    name: 'a daemon killed amid a branch leaves the source running and nothing half made',
+    name: 'sandboxes outlive a daemon that is killed amid a branch, which leaves nothing half made; the next one branches and removes them',
     async run(stage) {
       await using children = await stage.fork();
       const { box } = children;

@@ -101,7 +101,7 @@ async function checkFirecracker(): Promise<Finding> {
 /** The verdict on one engine with one accelerator: its reason, what it took, and how old it is. None of them is needed. */
 async function checkCandidate(candidate: Candidate, context: CheckContext): Promise<Finding> {
   const problem = await obstacle(candidate);
-  if (problem !== null) return { state: 'pass', found: `not available: ${problem}` };
+  if (problem !== null) return { state: 'pass', found: `not available: ${problem.reason}` };
   const { home, prove, signal } = context;
   const known = await rememberedVerdict(home, candidate);
   const verdict = prove && !known?.works ? await newVerdict(home, candidate, prove, signal) : known;

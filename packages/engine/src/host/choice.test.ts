@@ -1,11 +1,12 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
 import { chooseEngine, wantedByEnvironment } from './choice.js';
 import { type Candidate, obstacle, type Prove, rememberedVerdict } from './verdict.js';
 
 const tcg: Candidate = { engine: 'qemu', accelerator: 'tcg' };
+const kvm: Candidate = { engine: 'qemu', accelerator: 'kvm' };
 const usable = (await obstacle(tcg)) === null;
 
 let root: string;
@@ -15,6 +16,9 @@ beforeAll(async () => {
   root = await mkdtemp(join(tmpdir(), 'forkd-choice-'));
 });
 afterAll(() => rm(root, { recursive: true, force: true }));
+afterEach(() => {
+  vi.unstubAllEnvs();
+});
 beforeEach(() => {
   home = join(root, String(homes++));
 });
@@ -98,5 +102,18 @@ describe.skipIf(!usable)('the choice', () => {
     await expect(choosing).rejects.toThrow(/engine firecracker was asked for, but firecracker on kvm cannot/);
     const impossible = chooseEngine(home, { engine: 'firecracker', accelerator: 'tcg' }, onlyTcg([]));
     await expect(impossible).rejects.toThrow(/firecracker runs on kvm only/);
+  });
+
+  it('says all that is missing for what is asked for, and what mends it', async () => {
+    vi.stubEnv('FORKD_FIRECRACKER', '/nowhere/firecracker');
+    const seen = await obstacle(kvm);
+    await chooseEngine(home, {}, onlyTcg([]));
+    const choosing = chooseEngine(home, { engine: 'firecracker' }, onlyTcg([]));
+    await expect(choosing).rejects.toThrow(/Firecracker \(\/nowhere\/firecracker\) is not installed/);
+    await expect(choosing).rejects.toMatchObject({ remedy: expect.stringContaining('FORKD_FIRECRACKER') });
+    // That kvm would not do either.
+    await expect(choosing).rejects.toThrow(
+      seen === null ? /kvm does not work for qemu here either: .*console/ : seen.reason,
+    );
   });
 });

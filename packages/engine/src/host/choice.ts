@@ -1,6 +1,6 @@
 import { EngineError } from '../errors.js';
 import { type Accelerator, accelerators, type EngineName, engineNames } from '../types.js';
-import { type Candidate, candidates, obstacle, type Prove, verdictOn } from './verdict.js';
+import { type Candidate, candidates, obstacle, type Prove, rememberedVerdict, verdictOn } from './verdict.js';
 
 export interface EngineChoice extends Candidate {
   /** Why this one, for people. */
@@ -51,6 +51,7 @@ export async function chooseEngine(
       (wanted.engine ?? engine) === engine && (wanted.accelerator ?? accelerator) === accelerator,
   );
   const failures: string[] = [];
+  const remedies: string[] = [];
   for (const candidate of possible) {
     const { engine, accelerator } = candidate;
     const problem = await obstacle(candidate);
@@ -63,12 +64,28 @@ export async function chooseEngine(
         return { ...candidate, reason: [booted, ...failures].join('. ') };
       }
       failures.push(`${engine} on ${accelerator} cannot be used here: ${verdict.reason}`);
-    } else failures.push(`${engine} on ${accelerator} cannot be used here: ${problem}`);
+      if (accelerator === 'kvm') remedies.push(USE_ANOTHER_KVM);
+      continue;
+    }
+    failures.push(`${engine} on ${accelerator} cannot be used here: ${problem.reason}`);
+    if (problem.remedy) remedies.push(problem.remedy);
+    // Whoever has put there what is missing must not learn only then that it is of no use.
+    if (wanted.engine === 'firecracker') failures.push(...(await knownOfKvm(home)));
   }
-  throw unfit(wanted, failures);
+  throw unfit(wanted, failures, remedies);
 }
 
-function unfit(wanted: Wanted, failures: readonly string[]): EngineError {
+const USE_ANOTHER_KVM =
+  'Use a host whose /dev/kvm boots Linux (hardware, or a virtual machine with nested virtualisation); where a boot is only slow, give it more time with FORKD_PROOF_SECS.';
+
+/** That kvm has been seen not to work for the other engine. */
+async function knownOfKvm(home: string): Promise<string[]> {
+  const qemu: Candidate = { engine: 'qemu', accelerator: 'kvm' };
+  const verdict = (await obstacle(qemu)) === null ? await rememberedVerdict(home, qemu) : undefined;
+  return verdict && !verdict.works ? [`kvm does not work for qemu here either: ${verdict.reason}`] : [];
+}
+
+function unfit(wanted: Wanted, failures: readonly string[], remedies: readonly string[]): EngineError {
   const asked = [
     ...(wanted.engine ? [`engine ${wanted.engine}`] : []),
     ...(wanted.accelerator ? [`accelerator ${wanted.accelerator}`] : []),
@@ -79,8 +96,10 @@ function unfit(wanted: Wanted, failures: readonly string[]): EngineError {
     'host_unfit',
     asked === '' ? `no engine works on this host: ${why}` : `${asked} was asked for, but ${why}`,
     {
-      remedy:
-        'Mend what is named, or leave the choice to forkd ("auto"); "forkd doctor --prove" shows each verdict.',
+      remedy: [
+        ...new Set(remedies),
+        'Or leave the choice to forkd ("auto"); "forkd doctor --prove" shows each verdict.',
+      ].join(' '),
     },
   );
 }

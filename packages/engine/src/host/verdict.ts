@@ -4,7 +4,7 @@ import { release } from 'node:os';
 import { dirname, join } from 'node:path';
 import Type, { type Static } from 'typebox';
 import Schema from 'typebox/schema';
-import { messageOf } from '../errors.js';
+import { EngineError, messageOf } from '../errors.js';
 import type { Accelerator, EngineName } from '../types.js';
 import { driverOf } from '../vmm/drivers.js';
 import { hostBootId } from './boot-id.js';
@@ -44,16 +44,53 @@ const check = Schema.Compile(Verdict);
 /** Boots our guest with a candidate, and throws where that fails. */
 export type Prove = (candidate: Candidate, signal?: AbortSignal) => Promise<void>;
 
-/** Why a candidate cannot even be tried: its program or its device is not there. Null when it can. */
-export async function obstacle({ engine, accelerator }: Candidate): Promise<string | null> {
+/** What is not there, and what mends that. */
+export interface Obstacle {
+  reason: string;
+  remedy?: string | undefined;
+}
+
+/** Why a candidate cannot even be tried: its program or its device is not there, or neither. Null when it can. */
+export async function obstacle({ engine, accelerator }: Candidate): Promise<Obstacle | null> {
   if (!candidates.some((one) => one.engine === engine && one.accelerator === accelerator))
-    return `${engine} does not run on ${accelerator}`;
+    return { reason: `${engine} does not run on ${accelerator}` };
+  const program = await driverOf(engine)
+    .find()
+    .then(
+      () => null,
+      (error: unknown) => ({
+        reason: firstLine(error),
+        remedy: error instanceof EngineError ? error.remedy : undefined,
+      }),
+    );
+  const found = [program, accelerator === 'kvm' ? kvmObstacle() : null].filter((one) => one !== null);
+  if (found.length === 0) return null;
+  return {
+    reason: found.map(({ reason }) => reason).join(', and '),
+    remedy: found.flatMap(({ remedy }) => remedy ?? []).join(' '),
+  };
+}
+
+function kvmObstacle(): Obstacle | null {
   try {
-    await driverOf(engine).find();
-    if (accelerator === 'kvm') closeSync(openSync('/dev/kvm', constants.O_RDWR));
+    closeSync(openSync('/dev/kvm', constants.O_RDWR));
     return null;
   } catch (error) {
-    return firstLine(error);
+    switch ((error as NodeJS.ErrnoException).code) {
+      case 'ENOENT':
+        return {
+          reason: 'there is no /dev/kvm',
+          remedy:
+            'For /dev/kvm: load kvm_intel or kvm_amd; have nested virtualisation turned on where the host is a virtual machine, and the device passed on where it is a container.',
+        };
+      case 'EACCES':
+        return {
+          reason: 'this user may not open /dev/kvm',
+          remedy: "Add the daemon's user to the group of /dev/kvm, and start the daemon from a new login.",
+        };
+      default:
+        return { reason: `/dev/kvm cannot be used: ${firstLine(error)}` };
+    }
   }
 }
 
