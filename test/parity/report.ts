@@ -6,15 +6,17 @@ import { type Column, resultOf, table } from './table.js';
  *
  * @param behaviours all that were to be shown on each column; none where nobody could say
  * @param seconds how long it took
+ * @param lateIsRed whether a behaviour for which no time was left counts as failed; else most of them must have been judged
  * @returns whether all behaviours hold on all columns
  */
 export function report(
   columns: readonly Column[],
   behaviours: readonly Behaviour[],
   seconds: number,
+  lateIsRed = true,
 ): boolean {
   console.log(`\n${behaviours.length === 0 ? 'nothing ran' : table(columns, behaviours)}`);
-  const failures = columns.flatMap((column) => failuresOf(column, behaviours));
+  const failures = columns.flatMap((column) => failuresOf(column, behaviours, lateIsRed));
   for (const text of failures) console.log(`\nFAILED on ${text}`);
   for (const { title, engine, version, slowness } of columns)
     if (engine !== '')
@@ -24,10 +26,14 @@ export function report(
   return failures.length === 0 && behaviours.length > 0;
 }
 
-function failuresOf(column: Column, behaviours: readonly Behaviour[]): string[] {
+function failuresOf(column: Column, behaviours: readonly Behaviour[], lateIsRed: boolean): string[] {
   const { title, trouble } = column;
+  const late = column.results.filter(({ state }) => state === 'late').length;
   const missing = behaviours.filter((behaviour) => !resultOf(column, behaviour));
+  const tooLate = lateIsRed ? late > 0 : late > behaviours.length / 2;
+  if (late > 0) console.log(`\n${title}: no time was left for ${late} of ${behaviours.length} behaviours`);
   return [
+    ...(tooLate ? [`${title}: ${late} behaviours for which no time was left`] : []),
     ...(trouble === undefined ? [] : [`${title}: ${trouble}`]),
     ...column.results
       .filter(({ state }) => state === 'fail')

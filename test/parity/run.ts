@@ -6,10 +6,10 @@ import type { Scenario, Stage } from './types.js';
 /** One behaviour may take this long on an ordinary host, ms, */
 const SCENARIO_MS = 60_000;
 /** and this much longer for each time that the host is slower: the longest takes 3 s on an ordinary one. */
-const SLOW_MS = 12_000;
+const SLOW_MS = 30_000;
 
 export interface RunOptions {
-  /** performance.now() after which no behaviour begins; one that runs then has failed. */
+  /** performance.now() after which no behaviour begins; one that runs then is late as well. */
   until: number;
   say: (text: string) => void;
   begins: (behaviour: Behaviour) => void;
@@ -36,20 +36,23 @@ async function show(scenario: Scenario, stage: Stage, { until, say }: RunOptions
   const result = (state: Result['state'], error?: string): Result => {
     const ms = performance.now() - began;
     say(
-      `${state === 'pass' ? 'pass' : 'FAIL'} ${(ms / 1000).toFixed(1)} s  ${area}: ${name}${error ? `: ${error}` : ''}`,
+      `${state === 'fail' ? 'FAIL' : state} ${(ms / 1000).toFixed(1)} s  ${area}: ${name}${error ? `: ${error}` : ''}`,
     );
     return { scenario: { area, name }, state, ms, ...(error !== undefined && { error }) };
   };
-  if (left <= 0) return result('fail', 'the time of the whole run was over before it began');
+  if (left <= 0) return result('late', 'the time of the whole run was over before it began');
   const limit = Math.min(left, SCENARIO_MS + SLOW_MS * stage.slowness);
+  const bound = new Error(`took longer than ${Math.round(limit)} ms`);
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`took longer than ${Math.round(limit)} ms`)), limit);
+    timer = setTimeout(() => reject(bound), limit);
   });
   try {
     await Promise.race([scenario.run(stage), late]);
     return result('pass');
   } catch (error) {
+    if (error === bound && limit === left)
+      return result('late', 'the time of the whole run was over before it came to its end');
     return result('fail', textOf(error));
   } finally {
     clearTimeout(timer);

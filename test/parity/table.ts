@@ -3,7 +3,8 @@ import type { Behaviour } from './events.js';
 /** How one behaviour came out on one engine and accelerator. */
 export interface Result {
   scenario: Behaviour;
-  state: 'pass' | 'fail';
+  /** `late`: the time of the whole run was over before it began, or came to its end. */
+  state: 'pass' | 'fail' | 'late';
   ms: number;
   error?: string;
 }

@@ -3,7 +3,7 @@ import { cpSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { root } from '../../scripts/lib/paths.mjs';
-import { run } from '../../scripts/lib/run.mjs';
+import { Failure, run } from '../../scripts/lib/run.mjs';
 import { bundleParity, parityProgram } from '../parity/bundle.mjs';
 import { engine, seedHome } from './parts.mjs';
 import { suiteInRig } from './suite.mjs';
@@ -21,15 +21,25 @@ export async function testKvm(all) {
   const args = all.filter((arg) => !isColumn(arg));
   const there = ['qemu+kvm', ...(process.env.FIRECRACKER_BIN ? ['firecracker+kvm'] : [])];
   const columns = args.length === all.length ? there : all.filter(isColumn);
-  const seconds = SECONDS_PER_COLUMN * columns.length;
+  const { seconds, rest } = takeSeconds(args, SECONDS_PER_COLUMN * columns.length);
   const problem = await hostProblem();
   if (problem === null) {
     console.log(`kvm works on this host: ${columns.join(', ')} run on it`);
-    const suite = [parityProgram, '--secs', String(seconds), ...args, ...columns];
+    const suite = [parityProgram, '--secs', String(seconds), ...rest, ...columns];
     return await run(process.execPath, suite, { cwd: root });
   }
   console.log(`${columns.join(', ')} run in the rig, since ${problem}`);
-  return await suiteInRig(columns, args, seconds);
+  return await suiteInRig(columns, rest, seconds);
+}
+
+/** `--secs N`, taken out of the arguments: in the rig it bounds what comes after a crash as well. */
+function takeSeconds(args, otherwise) {
+  const at = args.indexOf('--secs');
+  if (at === -1) return { seconds: otherwise, rest: args };
+  const seconds = Number(args[at + 1]);
+  if (!Number.isInteger(seconds) || seconds < 1)
+    throw new Failure(`--secs ${JSON.stringify(args[at + 1])} is not a whole number from 1`);
+  return { seconds, rest: args.toSpliced(at, 2) };
 }
 
 /** Why kvm cannot be used on this host, by a boot of our guest; null where it can. */

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { readdirSync, statSync } from 'node:fs';
 import { distinct } from '../../support/wait.js';
 import { codeOf, sh } from '../checks.js';
 import type { Scenario } from '../types.js';
@@ -35,6 +36,29 @@ export const forks: Scenario[] = [
         { engine: stage.engine, accelerator: stage.accelerator, bootable: true },
       );
       assert.equal(await codeOf(stage.client.fork({ snapshot: 'not-there' })), 'snapshot_not_found');
+    },
+  },
+  {
+    area: 'fork',
+    name: 'a VMM of a daemon that is root has a user of its own, and a jail where its engine has one',
+    async run(stage) {
+      await using children = await stage.fork();
+      const { pid } = await children.box.info();
+      assert.ok(pid);
+      const { uid } = statSync(`/proc/${pid}`);
+      const isRoot = process.getuid?.() === 0;
+      assert.equal(uid === process.getuid?.(), !isRoot, `the VMM's user is ${uid}`);
+      const checks = (await stage.client.host()).checks as { name: string; found: string }[];
+      const jailed =
+        isRoot &&
+        stage.engine === 'firecracker' &&
+        checks.some(({ name, found }) => name === 'Firecracker' && / in \S+jailer$/.test(found));
+      const seen = readdirSync(`/proc/${pid}/root`);
+      assert.deepEqual(
+        [seen.includes('usr'), seen.includes('agent.sock')],
+        [!jailed, jailed],
+        seen.join(' '),
+      );
     },
   },
   {
