@@ -177,6 +177,8 @@ async function openPool({ origin, socketPath }: Address): Promise<Pool> {
   const { Pool } = await import('undici');
   return new Pool(origin, {
     keepAliveTimeout: 30_000,
+    // What the daemon says of its own patience (72 s) is not taken up: two clocks that run out at once make a request meet a closing connection.
+    keepAliveMaxTimeout: 30_000,
     connectTimeout: 10_000,
     ...(socketPath !== null && { socketPath }),
   });

@@ -109,14 +109,18 @@ export const branchFaults: Scenario[] = [
         const took = performance.now() - began;
         for (const part of [0.2, 0.5, 0.8]) {
           const shim = await shimOf(stage, box, pid);
+          let failure = '';
           const branching = box.branch({ mode, wait: false }).then(
             ({ id }) => id,
-            (error: { code: string }) => error.code,
+            (error: { code: string; message: string }) => {
+              failure = `${mode} at ${part}: ${error.message}`;
+              return error.code;
+            },
           );
           await new Promise((resolve) => setTimeout(resolve, took * part));
           process.kill(shim, 'SIGKILL');
           const result = await branching;
-          if (!result.startsWith('sn-')) assert.equal(result, 'vmm_failed');
+          if (!result.startsWith('sn-')) assert.equal(result, 'vmm_failed', `${result}: ${failure}`);
           else if ((await settled(stage, result)) === 'ready')
             assert.equal(await inChild(stage, result, SAME), 'kept');
         }
