@@ -29,6 +29,7 @@ struct capture {
   struct fault fault;
   int outcome;
   bool early; /* the layer has what there was before the pause; what was written since is still to come */
+  bool spared; /* for that a clone may be left out */
   int64_t took_us, early_us;
   bool vmm_gone;
   int vmm_status;

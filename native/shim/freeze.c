@@ -24,6 +24,7 @@
 /* A copy before the pause that takes longer is given up: then all is copied in the pause, as far as that allows it. */
 #define EARLY_US 5000000
 #define FEW_PAGES 256 /* a millisecond of the pause */
+#define MANY_PAGES 1024
 
 static int clone_body(struct inject *in, void *arg) {
   (void)arg;
@@ -47,24 +48,33 @@ static int forget_early(void) {
 
 /*
  * Where the VMM's writes are noticed: a first copy while the guest runs, then what it has written meanwhile, until that is little. In the pause
- * only what was written since is left to copy. Pages that were torn are among those.
+ * only what was written since is left to copy. Pages that were torn are among those. *left: how much is still to come, at least.
  */
+static int write_early(struct layer_source *source, uint64_t *left) {
+  if (layer_write(source, cap.file, &cap.layer, &cap.fault)) return -1;
+  for (uint64_t last = UINT64_MAX;; last = *left) {
+    written_take(&cap.plan.below);
+    source->written = written_lately(left);
+    if (!source->written) return fail(&cap.fault, ETIMEDOUT, "writes are not noticed any more");
+    if (layer_rewrite(source, cap.file, &cap.layer, &cap.fault)) return -1;
+    if (*left <= FEW_PAGES || *left > last / 2) return 0; /* or the guest writes as fast as they are copied */
+  }
+}
+
+/* Then a clone is made only where it is better than a pause that is longer for what is left to copy. */
 static int copy_early(void) {
-  int64_t began = now_us(), due_us = began + EARLY_US;
-  struct layer_source source = source_of(vmm.pid, written_since(cap.plan.since), due_us);
+  int64_t began = now_us();
+  struct layer_source source = source_of(vmm.pid, written_since(cap.plan.since), began + EARLY_US);
+  uint64_t left = 0;
   if (!written_noticed()) return 0;
   cap.early = true;
-  int result = layer_write(&source, cap.file, &cap.layer, &cap.fault);
-  for (uint64_t last = UINT64_MAX, pages; result == 0; last = pages) {
-    written_take(&cap.plan.below);
-    source.written = written_lately(&pages);
-    if (!source.written) return forget_early();
-    result = layer_rewrite(&source, cap.file, &cap.layer, &cap.fault);
-    if (pages <= FEW_PAGES || pages > last / 2) break; /* the guest writes as fast as they are copied */
-  }
+  int result = write_early(&source, &left);
   cap.early_us = now_us() - began;
-  if (result && cap.fault.code == ETIMEDOUT) return forget_early();
-  return result;
+  if (result && cap.fault.code != ETIMEDOUT) return -1;
+  if (result) return forget_early();
+  cap.spared = cap.plan.live && left <= FEW_PAGES;
+  if (cap.spared) cap.plan.live = false;
+  return 0;
 }
 
 /* ---- in the pause ---- */
@@ -81,7 +91,16 @@ static int write_layer_of(pid_t pid) {
   return layer_write(&source, cap.file, &cap.layer, &cap.fault);
 }
 
+/* More may have been written since than was to be expected: a clone after all. */
+static void spare_no_more(void) {
+  uint64_t pages;
+  if (!cap.spared) return;
+  written_look(&cap.plan.below);
+  cap.plan.live = !written_lately(&pages) || pages > MANY_PAGES;
+}
+
 static int freeze_memory(void) {
+  spare_no_more();
   if (!cap.plan.live) return write_layer_of(vmm.pid);
   struct ended e = {false, 0};
   int result = inject_here(vmm.pid, INJECT_SUSPEND_FILTER, FREEZE_MS, clone_body, NULL, &cap.fault, &e);
@@ -144,7 +163,7 @@ void *capture_thread(void *arg) {
   (void)arg;
   int64_t until = now_us() + (int64_t)cap.plan.below.timeout_ms * 1000;
   /* A pause that somebody else makes has begun. */
-  cap.outcome = cap.plan.live || !cap.pause.socket ? 0 : copy_early();
+  cap.outcome = cap.plan.patient && cap.pause.socket ? copy_early() : 0;
   int64_t began = now_us();
   if (cap.outcome == 0) cap.outcome = freeze();
   done(began);

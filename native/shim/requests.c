@@ -158,7 +158,8 @@ static int do_graft(struct reader *r, struct writer *w, struct fault *f) {
 }
 
 static int prepare(struct conn *c, struct reader *r, struct writer *w, struct fault *f) {
-  struct capture_plan plan = {.live = get_u32(r), .origin = get_u32(r), .layer = get_str(r)};
+  uint32_t live = get_u32(r);
+  struct capture_plan plan = {.live = live != 0, .patient = live != 1, .origin = get_u32(r), .layer = get_str(r)};
   int result = read_graft(r, &plan.below, f);
   plan.id = get_str(r), plan.since = get_str(r);
   if (result == 0 && r->bad) result = malformed(f);

@@ -165,6 +165,7 @@ void graft_free(struct graft *g);
 /* ---- capture (capture.c, freeze.c) ---- */
 struct capture_plan {
   bool live;
+  bool patient; /* the memory may be copied before the pause, which comes later then */
   uint32_t origin; /* files of `below` from here on are newer than what the source was forked from */
   char *layer; /* absolute path of a file that does not exist yet */
   char *id, *since; /* of this capture, and of the one that `below` shows; empty where it is that of no capture */

@@ -61,7 +61,7 @@ export class Branches {
     const mode = modeOf(request);
     if (tag !== undefined) snapshots.assertFree(tag);
     const machine = await sandboxes.machine(id);
-    const { branching, draft } = await this.#begin(machine, mode, tag ?? null, signal);
+    const { branching, draft } = await this.#begin(machine, { mode, patient: wait }, tag ?? null, signal);
     const written = this.#write(branching, draft);
     if (!wait) {
       written.catch(() => undefined); // Told by the snapshot's status, and the log.
@@ -117,7 +117,7 @@ export class Branches {
   /** Journals it, and captures. Resolves when the source runs again. */
   async #begin(
     machine: Machine,
-    mode: 'live' | 'diff' | 'full',
+    how: { mode: 'live' | 'diff' | 'full'; patient: boolean },
     tag: string | null,
     signal: AbortSignal,
   ): Promise<{ branching: Branching; draft: Draft }> {
@@ -145,7 +145,7 @@ export class Branches {
     try {
       const branching = await machine.branch({
         snapshotId: row.id,
-        mode,
+        ...how,
         signal: AbortSignal.any([signal, stop]),
       });
       const { pauseMs, reason } = branching;

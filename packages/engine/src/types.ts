@@ -51,6 +51,11 @@ export interface BranchOptions {
    * `full`: captured as with live, and the snapshot stands alone: after the pause it is written whole. Default live.
    */
   mode?: BranchMode;
+  /**
+   * The caller waits until the snapshot is ready in any case: so its instant may be a little later, when most of the memory has been copied, which
+   * keeps the pause short. Default false.
+   */
+  patient?: boolean;
   signal?: AbortSignal;
 }
 

@@ -35,7 +35,8 @@
  *   END       (empty)                             -> (empty)
  *   CAPTURE_PREPARE  live:u32 origin:u32 layer:str, then as GRAFT (extents: what the snapshot's link below shows; files below `origin` are
  *             those that the source was forked from), then id:str since:str, of this capture and of the one that the extents show, each ""
- *             where there is none                   -> live:u32 zero:u32 privateBytes:u64 reason:str
+ *             where there is none. live: 2 where memory may be copied before the pause as well, which is late then
+ *                                                  -> live:u32 zero:u32 privateBytes:u64 reason:str
  *   CAPTURE_FREEZE   (empty), or deadlineMs:u32 speaks:u32 before:u32 after:u32 socket:str freezeAt:str, then before + after x
  *             (kind:u32 text:str to:str): the pause as steps around the freeze; those after it are taken whatever fails. `command`: text is sent
  *             to the socket. `copy`: the disk `text` of the run directory is copied to `to`, an absolute path. freezeAt is "", or a path: memory

@@ -167,6 +167,7 @@ export class Brancher {
       this.#prepareMemory({
         ram,
         mode: options.mode === 'diff' || slow !== undefined ? 'diff' : 'live',
+        patient: options.patient ?? false,
         below: { ...belowOf(chain, manifest), id: chain.links.at(-1)!.id },
         layer: join(draft.dir, 'layer'),
         id: options.snapshotId,

@@ -137,7 +137,9 @@ function putGraft(out: PayloadWriter, request: GraftRequest, timeoutMs: number):
 
 export function encodeCapture(plan: CapturePlan, timeoutMs: number): Buffer {
   const { ram, below } = plan;
-  const out = new PayloadWriter().u32(plan.mode === 'live' ? 1 : 0, below.origin).text(plan.layer);
+  const out = new PayloadWriter()
+    .u32(plan.mode === 'diff' ? 0 : plan.patient ? 2 : 1, below.origin)
+    .text(plan.layer);
   putGraft(out, { ram, files: below.files, extents: below.extents }, timeoutMs);
   return out
     .text(plan.id ?? '')

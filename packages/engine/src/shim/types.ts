@@ -107,6 +107,11 @@ export interface CapturePlan {
   ram: readonly RamRange[];
   /** `live`: copied after the pause, from a clone. `diff`: copied in the pause. */
   mode: 'live' | 'diff';
+  /**
+   * Of `live`: the pause may come later, once most is copied, so that it is short however much the source has for itself; where the source writes
+   * too fast for that, from a clone. Default false.
+   */
+  patient?: boolean;
   /** What the source's previous link shows; it must be `ready`. Pages equal to it are left out. The plan of its graft serves. */
   below: {
     files: readonly { path: string; bytes: bigint }[];
