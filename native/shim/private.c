@@ -78,9 +78,9 @@ static int by_entries(struct private_walk *w, struct fault *f) {
 static int by_scan(struct private_walk *w, struct fault *f) {
   struct page_region regions[sizeof w->found / sizeof *w->found];
   struct pm_scan_arg arg = {.size = sizeof arg, .start = w->at, .end = w->end, .vec = (uintptr_t)regions, .vec_len = (uint64_t)SPANS};
-  arg.category_inverted = arg.category_mask = arg.return_mask = IS_FILE;
   arg.category_anyof_mask = IS_PRESENT | IS_SWAPPED;
-  if (w->kind != PRIVATE) arg.category_mask |= IS_WRITTEN;
+  if (w->kind == PRIVATE) arg.category_inverted = arg.category_mask = arg.return_mask = IS_FILE;
+  else arg.category_mask = arg.return_mask = IS_WRITTEN;
   if (w->kind == WRITTEN_PROTECT) arg.flags = PROTECT;
   int n;
   do n = ioctl(w->pagemap, SCAN, &arg);

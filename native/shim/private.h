@@ -5,7 +5,10 @@
 struct span {
   uint64_t start, end; /* addresses */
 };
-/* Of those: all; the ones without a userfaultfd's write protection; the same, which are protected in the same step. */
+/*
+ * Those; or all pages, of files too, without a userfaultfd's write protection (the kernel need not look at each page for that: a tenth of the
+ * time); or the same, which are protected in the same step.
+ */
 enum private_kind { PRIVATE, WRITTEN, WRITTEN_PROTECT };
 /* A walk over a range of addresses. */
 struct private_walk {

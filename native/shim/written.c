@@ -87,27 +87,37 @@ int written_begin(struct inject *in, const struct graft *g) {
   return 0;
 }
 
+static void mark(uint64_t page) {
+  noticed.bits[page / 8] |= (uint8_t)(1 << page % 8);
+  noticed.lately[page / 8] |= (uint8_t)(1 << page % 8);
+  noticed.late_pages++;
+}
+
+/* What is without protection has been written, or is a page of a file that was mapped lately: those are not the VMM's own. */
+static int add_range(int pagemap, const struct ram_range *r, bool protect, struct fault *f) {
+  struct private_walk bare, own;
+  struct span s, o;
+  int more, inner = 0;
+  private_begin(&bare, pagemap, r->address, r->address + r->length);
+  bare.kind = protect ? WRITTEN_PROTECT : WRITTEN;
+  while ((more = private_next(&bare, &s, f)) > 0) {
+    private_begin(&own, pagemap, s.start, s.end);
+    while ((inner = private_next(&own, &o, f)) > 0)
+      for (uint64_t at = o.start; at < o.end; at += PAGE) mark((at - r->address + r->guest_offset) / PAGE);
+    if (inner < 0) return -1;
+  }
+  return more;
+}
+
 static void add(const struct graft *g, bool protect) {
   struct fault f;
   if (noticed.fd < 0) return;
   memset(noticed.lately, 0, noticed.bytes);
   noticed.late_pages = 0;
-  int pagemap = private_open(vmm.pid, &f), more = pagemap < 0 || bytes_of(g) != noticed.bytes ? -1 : 0;
-  for (uint32_t i = 0; i < g->ram_count && more == 0; i++) {
-    const struct ram_range *r = &g->ram[i];
-    struct private_walk walk;
-    struct span s;
-    private_begin(&walk, pagemap, r->address, r->address + r->length);
-    walk.kind = protect ? WRITTEN_PROTECT : WRITTEN;
-    while ((more = private_next(&walk, &s, &f)) > 0)
-      for (uint64_t at = s.start; at < s.end; at += PAGE, noticed.late_pages++) {
-        uint64_t page = (at - r->address + r->guest_offset) / PAGE;
-        noticed.bits[page / 8] |= (uint8_t)(1 << page % 8);
-        noticed.lately[page / 8] |= (uint8_t)(1 << page % 8);
-      }
-  }
+  int pagemap = private_open(vmm.pid, &f), result = pagemap < 0 || bytes_of(g) != noticed.bytes ? -1 : 0;
+  for (uint32_t i = 0; i < g->ram_count && result == 0; i++) result = add_range(pagemap, &g->ram[i], protect, &f);
   if (pagemap >= 0) close(pagemap);
-  if (more < 0) written_forget();
+  if (result) written_forget();
 }
 
 void written_take(const struct graft *g) { add(g, true); }

@@ -261,7 +261,8 @@ export class Brancher {
         files: { memory: parts.memory, state: stateEntry, disk: parts.disk },
       });
       const { ms: copyMs, comparedPages, unchangedPages } = layer;
-      const steps = { copyMs, sealMs: sealed - began - copyMs, commitMs: performance.now() - sealed };
+      // Some of the copy may have come before the pause.
+      const steps = { copyMs, untilSealedMs: sealed - began, commitMs: performance.now() - sealed };
       log('debug', `the writing of ${snapshotId}`, { ...steps, comparedPages, unchangedPages });
       const durable = store.durable(snapshotId);
       durable.catch(() => {}); // Told to who asks, and by what the snapshot is from then on.
