@@ -12,10 +12,10 @@
 #include "written.h"
 
 /*
- * From so much memory of its own on, the VMM's writes are noticed: to compare less than this at each branch costs less than what the VMM pays,
- * a fault for each page that it reads for the first time instead of one for sixteen.
+ * From so much memory of its own on, the VMM's writes are noticed: to copy or to compare less costs less than what the VMM pays, a fault for each
+ * page that it reads for the first time instead of one for sixteen.
  */
-#define NOTICE_FROM (16ull << 20)
+#define NOTICE_FROM (4ull << 20)
 
 struct capture cap = {.file = -1};
 

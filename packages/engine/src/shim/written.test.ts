@@ -11,7 +11,7 @@ import {
 } from '../testing/captured-qemu.js';
 import { adoptShim, type CapturedLayer } from './index.js';
 
-/** So many pages that writes are noticed: 16 MiB and a little. */
+/** So many pages that writes are noticed: 4 MiB do. */
 const MANY = 4200;
 const FIRST = 1000;
 
