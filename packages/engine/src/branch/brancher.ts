@@ -1,16 +1,13 @@
-import { constants } from 'node:fs';
-import { open, rm } from 'node:fs/promises';
+import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { EngineError, messageOf } from '../errors.js';
 import type { VmmUser } from '../machine/run-directory.js';
-import { coveredBytes, mergeLayers } from '../memory/index.js';
+import { coveredBytes } from '../memory/index.js';
 import type { CapturedLayer, CapturePlan, PreparedCapture, RamRange } from '../shim/index.js';
-import { flatOrigin, writeFlat } from '../snapshot/flat.js';
 import {
   type BranchOrigin,
   type Chain,
   type Manifest,
-  MOST_LINKS,
   type SnapshotStore,
   wantsFlattening,
 } from '../snapshot/index.js';
@@ -20,8 +17,11 @@ import type { BranchedSnapshot, Branching, BranchOptions, LogFunction } from '..
 import type { FrozenDisk, PreparedDisk, Vmm, VmmDisks } from '../vmm/types.js';
 import { belowOf } from './below.js';
 import { reserveHeadroom } from './headroom.js';
+import { flatParts, LAYER, linkedParts } from './parts.js';
 import { pauseByShim } from './pause.js';
+import { PreviousLink } from './previous-link.js';
 import type { RunState } from './run-state.js';
+import { readState, writeState } from './state-file.js';
 
 export interface BranchSource {
   id: string;
@@ -34,9 +34,6 @@ export interface BranchSource {
   user: VmmUser | undefined;
   log: LogFunction;
 }
-
-/** Device state that a VMM may write, bytes; 13 KB is usual. */
-const MOST_STATE = 64 * 1024 * 1024;
 
 /** The file that the VMM saves its device state to, in its own directory. */
 const STATE_FILE = 'branch.state';
@@ -59,12 +56,7 @@ interface Held {
  */
 export class Brancher {
   readonly #source: BranchSource;
-  /** The last link that can be compared with: the fork's snapshot, or the branch before. */
-  #previous: Manifest;
-  /** How many of the frozen overlays that link holds. */
-  #covered = 0;
-  /** The overlay that each link of this source's ends with. */
-  readonly #nodes = new Map<string, string>();
+  readonly #previous: PreviousLink;
   readonly #overlays: VmmDisks;
   /** Branches queue: the shim holds one capture at a time. */
   #last: Promise<unknown> = Promise.resolve();
@@ -74,7 +66,7 @@ export class Brancher {
 
   constructor(source: BranchSource) {
     this.#source = source;
-    this.#previous = source.manifest;
+    this.#previous = new PreviousLink(source.store, source.manifest);
     this.#overlays = source.vmm.disks(source.user);
   }
 
@@ -97,9 +89,9 @@ export class Brancher {
     const { store } = this.#source;
     this.#stop.signal.throwIfAborted();
     options.signal?.throwIfAborted();
-    const { chain, pin } = await this.#comparable();
+    const { chain, pin } = await this.#previous.chain();
     using _pin = pin;
-    await this.#shortenDisks(chain);
+    await this.#previous.shortenDisks(chain, this.#overlays);
     const draft = await store.draft(options.snapshotId);
     try {
       const held = await this.#capture(options, chain, draft);
@@ -119,44 +111,6 @@ export class Brancher {
     }
   }
 
-  /**
-   * The chain of the previous link; where that is gone, of the snapshot that the source was forked from, which its life keeps. One that is as
-   * long as can be is flattened first.
-   */
-  async #comparable(): Promise<{ chain: Chain; pin: Disposable }> {
-    const { store, manifest } = this.#source;
-    try {
-      await store.inspect(await store.manifest(this.#previous.id));
-      return await this.#short(this.#previous.id);
-    } catch (error) {
-      if (!(error instanceof EngineError) || this.#previous.id === manifest.id) throw error;
-      this.#previous = manifest;
-      this.#covered = 0;
-      return await this.#short(manifest.id);
-    }
-  }
-
-  async #short(id: string): Promise<{ chain: Chain; pin: Disposable }> {
-    const { store } = this.#source;
-    const pinned = await store.pinnedChain(id);
-    const { links, disks } = pinned.chain;
-    if (links.length < MOST_LINKS && disks.length < MOST_LINKS) return pinned;
-    pinned.pin[Symbol.dispose]();
-    await store.flatten(id);
-    return await store.pinnedChain(id);
-  }
-
-  /** Lets the source's own disk stand on the file of a link that has been flattened, in the place of all overlays up to it. */
-  async #shortenDisks(chain: Chain): Promise<void> {
-    const flat = chain.links[0]!;
-    const node = this.#nodes.get(flat.id);
-    if (node === undefined || !flat.files.disk.whole) return;
-    const path = join(this.#source.store.directory(flat.id), flat.files.disk.name);
-    const replaced = await this.#overlays.standOn(path, node);
-    this.#covered -= replaced - 1;
-    this.#nodes.delete(flat.id);
-  }
-
   async #capture(options: BranchOptions, chain: Chain, draft: SnapshotDraft): Promise<Held> {
     const { vmm, ram, manifest, id, log } = this.#source;
     const { shim } = vmm;
@@ -169,7 +123,7 @@ export class Brancher {
         mode: options.mode === 'diff' || slow !== undefined ? 'diff' : 'live',
         patient: options.patient ?? false,
         below: { ...belowOf(chain, manifest), id: chain.links.at(-1)!.id },
-        layer: join(draft.dir, 'layer'),
+        layer: join(draft.dir, LAYER),
         id: options.snapshotId,
       }),
       rm(join(vmm.dir, STATE_FILE), { force: true }),
@@ -181,9 +135,9 @@ export class Brancher {
       const prepared = slow === undefined ? memory : { ...memory, reason: slow };
       log('debug', `a branch of ${id} is prepared`, { prepareMs: performance.now() - began });
       const pauseMs = await this.#source.runState.instant((paused) => this.#pause(disk, paused));
-      const disks = await this.#overlays.collect(this.#covered, draft.dir);
+      const disks = await this.#overlays.collect(this.#previous.covered, draft.dir);
       const state = await readState(join(vmm.dir, STATE_FILE));
-      this.#nodes.set(options.snapshotId, disk.below);
+      this.#previous.frozen(options.snapshotId, disk.below);
       return { draft, chain, prepared, pauseMs, state, disks, full: options.mode === 'full' };
     } catch (error) {
       await shim.captureAbort();
@@ -246,9 +200,12 @@ export class Brancher {
         extents: layer.extents,
         lowerDisks: [],
       };
+      const captured = { dir: draft.dir, chain, disks };
       const [stateEntry, parts] = await Promise.all([
         sealPart(join(draft.dir, 'state'), 'state', signal),
-        full ? this.#flat(held, layer, origin) : this.#linked(held, origin),
+        full
+          ? flatParts(captured, layer, origin, manifest, store, signal)
+          : linkedParts(captured, origin, signal),
       ]);
       const sealed = performance.now();
       const written = await draft.commit({
@@ -266,8 +223,7 @@ export class Brancher {
       log('debug', `the writing of ${snapshotId}`, { ...steps, comparedPages, unchangedPages });
       const durable = store.durable(snapshotId);
       durable.catch(() => {}); // Told to who asks, and by what the snapshot is from then on.
-      this.#previous = written;
-      this.#covered += disks.length;
+      this.#previous.advance(written, disks.length);
       this.#flattenSoon(written);
       return {
         manifest: written,
@@ -284,45 +240,6 @@ export class Brancher {
     }
   }
 
-  /** A snapshot as a layer over the previous link. */
-  async #linked({ draft, disks }: Held, origin: BranchOrigin): Promise<Parts> {
-    const { signal } = this.#stop;
-    const [memory, ...sealed] = await Promise.all([
-      sealPart(join(draft.dir, 'layer'), 'layer', signal),
-      ...disks.map(async ({ name, whole }) => ({
-        ...(await sealPart(join(draft.dir, name), name, signal)),
-        ...(whole && { whole }),
-      })),
-    ]);
-    const disk = sealed.pop()!;
-    return { memory, disk, branch: { ...origin, lowerDisks: sealed } };
-  }
-
-  /** A snapshot that stands alone, from the layer that was captured and what is below it. */
-  async #flat({ draft, chain, disks }: Held, layer: CapturedLayer, origin: BranchOrigin): Promise<Parts> {
-    const { manifest } = this.#source;
-    const { memoryBytes, diskBytes } = manifest;
-    const above = disks.map(({ name, whole }) => ({
-      path: join(draft.dir, name),
-      format: whole ? ('raw' as const) : ('qcow2' as const),
-    }));
-    const whole = above.findLastIndex(({ format }) => format === 'raw');
-    const layers = [...chain.links.slice(1).map((link) => link.branch!.extents), layer.extents];
-    const map = mergeLayers(memoryBytes, layers);
-    const source = {
-      memoryBytes,
-      diskBytes,
-      map,
-      files: [...chain.files.map(({ path }) => path), join(draft.dir, 'layer')],
-      disks: whole >= 0 ? above.slice(whole) : [...chain.disks, ...above],
-    };
-    // What is below may be flattened meanwhile: the files of this chain stay until then.
-    using _pin = this.#source.store.reading(chain.links.map(({ id }) => id));
-    const parts = await writeFlat(draft.dir, source, this.#stop.signal);
-    await Promise.all(['layer', ...disks.map(({ name }) => name)].map((name) => rm(join(draft.dir, name))));
-    return { ...parts, branch: flatOrigin(origin, map, chain.links[0]!, layer.bytes) };
-  }
-
   /** Flattens in the background what has come near the limits. Nobody waits for it before they are met. */
   #flattenSoon(manifest: Manifest): void {
     const { store, log } = this.#source;
@@ -335,25 +252,4 @@ export class Brancher {
         log('warn', `snapshot ${manifest.id} could not be flattened: ${messageOf(error)}`);
       });
   }
-}
-
-/** What of a snapshot depends on whether it stands alone. */
-interface Parts {
-  memory: Manifest['files']['memory'];
-  disk: Manifest['files']['disk'];
-  branch: BranchOrigin;
-}
-
-/** Reads what the VMM wrote: a regular file of sane size, whatever else it may have put there. */
-async function readState(path: string): Promise<Buffer> {
-  await using file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
-  const facts = await file.stat();
-  if (!facts.isFile() || facts.size === 0 || facts.size > MOST_STATE)
-    throw new EngineError('vmm_failed', `the VMM saved a device state of ${facts.size} bytes`);
-  return await file.readFile();
-}
-
-async function writeState(path: string, state: Buffer): Promise<void> {
-  await using file = await open(path, 'wx', 0o400);
-  await file.writeFile(state);
 }
