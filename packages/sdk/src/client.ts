@@ -11,7 +11,8 @@ import {
   VersionInfo,
 } from '@forkd/api';
 import { type AddressOptions, resolveAddress } from './address.js';
-import { Exploration, type ExploreOptions } from './explore.js';
+import { Exploration } from './explore.js';
+import type { ExploreOptions } from './explore-types.js';
 import type { ForkOptions, ForkOutcome } from './fork.js';
 import { Sandbox } from './sandbox.js';
 import { Snapshots } from './snapshots.js';

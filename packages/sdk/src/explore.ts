@@ -1,73 +1,10 @@
 /** Exploring: several continuations of one state, side by side, of which the best is kept. */
-import type { Readable } from 'node:stream';
-import type { Command } from './command.js';
-import { ForkdError } from './errors.js';
-import type { ExecExit } from './exec-stream.js';
-import type { ForkOptions, ForkOutcome } from './fork.js';
+import { isSandboxId, maxBranchChildren } from '@forkd/api';
+import { clientError } from './errors.js';
+import { exploreChild, notStarted } from './explore-child.js';
+import type { ExploreClient, ExploreInput, ExploreOptions, ExploreResult } from './explore-types.js';
+import type { ForkOutcome } from './fork.js';
 import type { Sandbox } from './sandbox.js';
-import type { Snapshots } from './snapshots.js';
-
-/** What an exploration needs of its client. */
-export interface ExploreClient {
-  readonly snapshots: Snapshots;
-  sandbox(id: string): Sandbox;
-  fork(options: ForkOptions): Promise<ForkOutcome>;
-}
-
-/** What one child gets. */
-export interface ExploreInput {
-  /** Added to the environment of the command. */
-  env?: Record<string, string>;
-  /** Given to the command, then EOF. Default: /dev/null. */
-  stdin?: string | Uint8Array;
-}
-
-/** `best`: the child with the highest score, without `score` the first that succeeded. `ok`: all that succeeded. */
-export const exploreKeeps = ['best', 'ok', 'none'] as const;
-export type ExploreKeep = (typeof exploreKeeps)[number];
-
-export interface ExploreOptions {
-  /** A sandbox, which is branched first, or the tag or id of a snapshot. */
-  from: string;
-  /** Number of children. Default: as many as `each` has. */
-  n?: number | undefined;
-  /** What each child gets: one entry a child. */
-  each?: readonly ExploreInput[] | undefined;
-  command: Command;
-  cwd?: string | undefined;
-  user?: string | undefined;
-  /** Seconds until a command and all it started are killed. Default: none. */
-  timeoutSecs?: number | undefined;
-  /** Run in each child whose command exited 0; the number on its last line of output is the child's score. */
-  score?: Command | undefined;
-  /** Cancel the others as soon as one has exited 0. Default false. */
-  firstSuccess?: boolean | undefined;
-  /** Which children live on. Default `none`. */
-  keep?: ExploreKeep | undefined;
-  /** Called with output as it comes. */
-  onOutput?: ((index: number, stream: 'stdout' | 'stderr', bytes: Buffer) => void) | undefined;
-  /** Cancels all: children are removed, and the results end with an error. */
-  signal?: AbortSignal | undefined;
-}
-
-/** How one child ended. */
-export interface ExploreResult {
-  /** Which child, from 0. */
-  index: number;
-  /** Undefined when it could not be started. */
-  sandbox: Sandbox | undefined;
-  /** `ok`: exited 0. `failed`: ended otherwise. `cancelled`: another one succeeded first. `error`: could not be run; see `error`. */
-  state: 'ok' | 'failed' | 'cancelled' | 'error';
-  exit: ExecExit | undefined;
-  exitCode: number | undefined;
-  /** From the start of the command. */
-  durationMs: number;
-  /** Memory of the host that the child alone used at the end. */
-  memoryBytes: number | undefined;
-  /** Null when its score command printed no number. */
-  score: number | null | undefined;
-  error: ForkdError | undefined;
-}
 
 /** An exploration that runs: iterate over it for results in the order in which children end. It can be iterated once. */
 export class Exploration implements AsyncIterable<ExploreResult> {
@@ -85,8 +22,8 @@ export class Exploration implements AsyncIterable<ExploreResult> {
   /** @internal Use `client.explore`. */
   constructor(client: ExploreClient, options: ExploreOptions) {
     const { each, n = each?.length ?? 0 } = options;
-    if (!Number.isInteger(n) || n < 1 || (each !== undefined && each.length !== n))
-      throw new RangeError(`explore: ${n} children${each ? ` of ${each.length} entries in "each"` : ''}`);
+    const problem = whyNot(n, each?.length);
+    if (problem !== null) throw clientError('invalid_argument', { field: 'explore', problem });
     this.#client = client;
     this.#options = options;
     this.#inputs = each ?? Array.from({ length: n }, () => ({}));
@@ -111,7 +48,9 @@ export class Exploration implements AsyncIterable<ExploreResult> {
         const child = failure === undefined ? rest.shift() : undefined;
         running.set(
           index,
-          child ? this.#run(index, child, input) : Promise.resolve(notStarted(index, failure)),
+          child
+            ? exploreChild({ index, sandbox: child, input }, this.#options, this.#enough.signal)
+            : Promise.resolve(notStarted(index, failure)),
         );
       });
       while (running.size > 0) {
@@ -134,78 +73,27 @@ export class Exploration implements AsyncIterable<ExploreResult> {
   }
 
   /** Branches where that is needed, and forks. */
-  async #fork() {
+  async #fork(): Promise<ForkOutcome> {
     const { from, signal } = this.#options;
-    const n = this.#inputs.length;
-    if (from.startsWith('sb-')) {
-      const outcome = await this.#client.sandbox(from).fork(n, { signal });
-      this.#snapshot = outcome.snapshot.id;
-      return outcome;
+    signal?.throwIfAborted();
+    if (isSandboxId(from)) {
+      // Not cut short: until it is answered nobody knows its id, and nobody could remove it.
+      this.#snapshot = (await this.#client.sandbox(from).branch()).id;
+      signal?.throwIfAborted();
     }
-    const outcome = await this.#client.fork({ snapshot: from, n, ...(signal && { signal }) });
-    this.#snapshot = outcome.sandboxes[0]?.lastInfo?.snapshot_id;
+    const outcome = await this.#client.fork({
+      snapshot: this.#snapshot ?? from,
+      n: this.#inputs.length,
+      ...(signal && { signal }),
+    });
+    this.#snapshot ??= outcome.sandboxes[0]?.lastInfo?.snapshot_id;
     return outcome;
   }
 
   /** A branch that was made for this and that nothing continues from is of no more use. */
   async #dropBranch(): Promise<void> {
-    if (!this.#options.from.startsWith('sb-') || this.#snapshot === undefined || this.kept.length > 0) return;
+    if (!isSandboxId(this.#options.from) || this.#snapshot === undefined || this.kept.length > 0) return;
     await this.#client.snapshots.remove(this.#snapshot).catch(() => undefined);
-  }
-
-  async #run(index: number, sandbox: Sandbox, input: ExploreInput): Promise<ExploreResult> {
-    const { command, cwd, user, timeoutSecs, onOutput, signal } = this.#options;
-    const enough = this.#enough.signal;
-    const stop = signal ? AbortSignal.any([signal, enough]) : enough;
-    const began = performance.now();
-    const base = { index, sandbox, exit: undefined, exitCode: undefined, score: undefined, error: undefined };
-    try {
-      const { stdin, env } = input;
-      const process = await sandbox.run(command, {
-        cwd,
-        user,
-        timeoutSecs,
-        env,
-        stdin: stdin !== undefined,
-        signal: stop,
-      });
-      process.stdin?.end(stdin);
-      follow(process.stdout, (bytes) => onOutput?.(index, 'stdout', bytes));
-      follow(process.stderr, (bytes) => onOutput?.(index, 'stderr', bytes));
-      const exit = await process.wait();
-      await Promise.all([drained(process.stdout), drained(process.stderr)]);
-      const durationMs = performance.now() - began;
-      const [memoryBytes, score] = await Promise.all([
-        sandbox.info(stop).then(
-          (info) => info.memory_bytes,
-          () => undefined,
-        ),
-        exit.exitCode === 0 ? this.#score(sandbox, stop) : undefined,
-      ]);
-      const state = exit.exitCode === 0 ? 'ok' : 'failed';
-      return { ...base, state, exit, exitCode: exit.exitCode, durationMs, memoryBytes, score };
-    } catch (error) {
-      const durationMs = performance.now() - began;
-      const state = enough.aborted ? 'cancelled' : 'error';
-      const known = error instanceof ForkdError ? error : undefined;
-      if (known === undefined && !stop.aborted) throw error;
-      return {
-        ...base,
-        state,
-        durationMs,
-        memoryBytes: undefined,
-        error: state === 'error' ? known : undefined,
-      };
-    }
-  }
-
-  async #score(sandbox: Sandbox, signal: AbortSignal): Promise<number | null | undefined> {
-    const { score, cwd, user } = this.#options;
-    if (score === undefined) return undefined;
-    const { stdout, exit_code } = await sandbox.exec(score, { cwd, user, signal });
-    const last = stdout.trim().split('\n').at(-1)?.trim() ?? '';
-    const value = Number(last);
-    return exit_code === 0 && last !== '' && Number.isFinite(value) ? value : null;
   }
 
   #choose(): Sandbox[] {
@@ -227,38 +115,11 @@ export class Exploration implements AsyncIterable<ExploreResult> {
   }
 }
 
-function notStarted(
-  index: number,
-  failure: { error: string; code: string; remedy: string } | undefined,
-): ExploreResult {
-  const error = new ForkdError({
-    code: failure?.code ?? 'fork_failed',
-    message: failure?.error ?? 'it could not be started',
-    remedy: failure?.remedy ?? 'See "forkd doctor".',
-    status: 500,
-    kind: 'failed',
-  });
-  return {
-    index,
-    sandbox: undefined,
-    state: 'error',
-    exit: undefined,
-    exitCode: undefined,
-    durationMs: 0,
-    memoryBytes: undefined,
-    score: undefined,
-    error,
-  };
-}
-
-function follow(stream: Readable | null, take: (bytes: Buffer) => void): void {
-  stream?.on('data', take);
-}
-
-/** Resolves when the last byte has been taken. */
-function drained(stream: Readable | null): Promise<void> {
-  if (stream === null || stream.readableEnded || stream.destroyed) return Promise.resolve();
-  return new Promise((resolve) => {
-    stream.once('end', resolve).once('close', resolve);
-  });
+/** Why there cannot be so many children. @param entries of `each` */
+function whyNot(n: number, entries: number | undefined): string | null {
+  if (entries !== undefined && entries !== n)
+    return `n is ${n}, and each has ${entries} ${entries === 1 ? 'entry' : 'entries'}`;
+  return Number.isInteger(n) && n >= 1 && n <= maxBranchChildren
+    ? null
+    : `n is ${n}, and 1 to ${maxBranchChildren} children can be`;
 }

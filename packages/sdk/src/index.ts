@@ -28,14 +28,14 @@ export {
   UnreachableError,
 } from './errors.js';
 export type { ExecExit, RemoteProcess } from './exec-stream.js';
+export { Exploration } from './explore.js';
 export {
-  Exploration,
   type ExploreInput,
   type ExploreKeep,
   type ExploreOptions,
   type ExploreResult,
   exploreKeeps,
-} from './explore.js';
+} from './explore-types.js';
 export type { ReadFileOptions, SandboxFiles, WriteFileOptions } from './files.js';
 export type { ForkOptions, ForkOutcome } from './fork.js';
 export {
