@@ -1,6 +1,6 @@
-import { rmSync } from 'node:fs';
+import { linkSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { BranchReply, RemovalReport, SandboxInfo, SnapshotDetail, SnapshotInfo } from '@forkd/api';
+import type { BranchReply, RemovalReport, SandboxInfo, SnapshotDetail, SnapshotInfo, Tree } from '@forkd/api';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { maxBranches } from './branches.js';
 import { Registry } from './registry/registry.js';
@@ -320,5 +320,15 @@ describe('lineage', () => {
     expect(await info(base)).toMatchObject({ status: 'ready', tags: [] });
     await test.call('DELETE', `/v1/snapshots/${id}`);
     expect(await test.call('GET', `/v1/snapshots/${base}`)).toMatchObject({ status: 404 });
+  });
+
+  it('counts the disk that a sandbox has for itself, on either engine, and not what snapshots hold too', async () => {
+    const run = join(home, 'run', box);
+    for (const name of ['disk', 'overlay-1.qcow2', 'shared.img'])
+      writeFileSync(join(run, name), 'x'.repeat(5000));
+    linkSync(join(run, 'shared.img'), join(run, 'overlay.qcow2'));
+    const { nodes } = (await test.call<Tree>('GET', '/v1/tree')).body;
+    const each = statSync(join(run, 'disk')).blocks * 512;
+    expect(nodes.find(({ id }) => id === box)).toMatchObject({ kind: 'sandbox', disk_bytes: 2 * each });
   });
 });

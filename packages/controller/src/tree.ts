@@ -60,7 +60,7 @@ function parentOf(
 }
 
 async function sandboxNode(box: SandboxInfo, directory: string): Promise<TreeNode> {
-  const disk = await overlayBytes(directory);
+  const disk = await diskBytes(directory);
   return {
     kind: 'sandbox',
     id: box.id,
@@ -73,12 +73,15 @@ async function sandboxNode(box: SandboxInfo, directory: string): Promise<TreeNod
   };
 }
 
+/** Files of a sandbox's disk in its run directory, of either engine. */
+const diskFiles = /^(overlay(-\d+)?|whole-\d+)\.qcow2$|^disk$/;
+
 /** Bytes that a sandbox has allocated on disk and no snapshot counts: an overlay that a branch has captured is linked into it. */
-async function overlayBytes(directory: string): Promise<number | null> {
+async function diskBytes(directory: string): Promise<number | null> {
   const files = await readdir(directory).catch(() => null);
   if (files === null) return null;
-  const overlays = files.filter((name) => name.endsWith('.qcow2'));
-  const facts = await Promise.all(overlays.map((name) => stat(join(directory, name)).catch(() => null)));
+  const disks = files.filter((name) => diskFiles.test(name));
+  const facts = await Promise.all(disks.map((name) => stat(join(directory, name)).catch(() => null)));
   return facts.reduce((sum, one) => sum + (one?.nlink === 1 ? one.blocks * 512 : 0), 0);
 }
 
