@@ -11,6 +11,7 @@ describe('format', () => {
       '5.0 GiB',
     ]);
     expect(bytes(undefined)).toBe('-');
+    expect([9.97 * 1024, 1024 ** 2 - 1].map(bytes)).toEqual(['10 KiB', '1.0 MiB']);
   });
 
   it('says times in the unit that keeps them short', () => {
@@ -20,6 +21,15 @@ describe('format', () => {
       '999 ms',
       '4.3 s',
       '1 min 1 s',
+    ]);
+  });
+
+  it('rounds into the next unit: there is no "60.0 s", and no "1 min 60 s"', () => {
+    expect([9.97, 999.7, 59_960, 119_700].map(duration)).toEqual([
+      '10 ms',
+      '1.0 s',
+      '1 min 0 s',
+      '2 min 0 s',
     ]);
   });
 

@@ -1,12 +1,13 @@
-import { readFileSync } from 'node:fs';
-import { type ExploreInput, type ExploreKeep, type ExploreResult, exploreKeeps } from '@forkd/sdk';
+import { maxBranchChildren } from '@forkd/api';
+import { type ExploreKeep, type ExploreResult, exploreKeeps } from '@forkd/sdk';
 import { Command, Option } from 'commander';
 import { seconds, wholeNumber } from '../arguments.js';
-import { action } from '../context.js';
-import { CliError } from '../failure.js';
-import { bytes, duration } from '../format.js';
+import { action, type Context } from '../context.js';
+import { reportOf } from '../failure.js';
+import { bytes, duration, oneLine } from '../format.js';
 import { table } from '../output.js';
 import { Prefixer } from '../prefixer.js';
+import { inputsOf } from './explore-inputs.js';
 
 interface Options {
   children?: number;
@@ -25,8 +26,8 @@ export function exploreCommand(): Command {
     .description('fork a sandbox or snapshot several times, run a command in each child, compare')
     .argument('<from>', 'id of a sandbox (which is branched), or tag or id of a snapshot')
     .argument('<command...>', 'after --: program and arguments, without a shell in between')
-    .option('-n, --children <n>', 'number of children', wholeNumber('-n', 1, 1000))
-    .option('--each <file>', 'a line of JSON for each child: {"env": {...}, "stdin": "..."}')
+    .option('-n, --children <n>', 'number of children', wholeNumber('-n', 1, maxBranchChildren))
+    .option('--each <file>', 'a line of JSON for each child, {"env": {...}, "stdin": "..."}; - reads stdin')
     .option('--first-success', 'cancel the others as soon as one has exited 0')
     .addOption(new Option('--keep <which>', 'children that live on').choices(exploreKeeps).default('none'))
     .option('--score <command>', 'shell command run in children that exited 0; its last line is a number')
@@ -59,10 +60,43 @@ export function exploreCommand(): Command {
     const kept = exploration.kept.map(({ id }) => id);
     const results = exploration.results.map((result) => shown(result, kept));
     context.out.answer({ snapshot: exploration.snapshot, results, kept }, () => resultTable(results));
-    return results.some(({ state }) => state === 'ok')
-      ? 0
-      : (results.find((one) => one.exit_code)?.exit_code ?? 1);
+    tell(context, exploration.results, options, kept);
+    return exitCodeOf(exploration.results);
   });
+}
+
+/** 0 when one has exited 0; else the exit code of the first that has ended otherwise, or of what kept it from running. */
+function exitCodeOf(results: readonly ExploreResult[]): number {
+  if (results.some(({ state }) => state === 'ok')) return 0;
+  const ended = results.find(({ exitCode }) => exitCode !== undefined);
+  if (ended !== undefined) return ended.exitCode ?? 1;
+  const error = results.find((one) => one.error !== undefined)?.error;
+  return error === undefined ? 1 : reportOf(error).exitCode;
+}
+
+/** What the table has no room for: why children could not run, each reason once, and why nothing was kept. */
+function tell(
+  { out }: Context,
+  results: readonly ExploreResult[],
+  { keep, score }: Options,
+  kept: readonly string[],
+): void {
+  const children = new Map<string, { numbers: number[]; remedy: string }>();
+  for (const { index, error } of results) {
+    if (error === undefined) continue;
+    const known = children.get(error.message) ?? { numbers: [], remedy: error.remedy };
+    known.numbers.push(index);
+    children.set(error.message, known);
+  }
+  for (const [message, { numbers, remedy }] of children) {
+    out.note(`error: child ${numbers.join(', ')}: ${oneLine(message)}`);
+    out.note(`hint: ${oneLine(remedy)}`);
+  }
+  if (keep === 'none' || kept.length > 0) return;
+  const succeeded = results.some(({ state }) => state === 'ok');
+  out.note(`note: nothing was kept: no child ${succeeded ? 'has a score' : 'has exited 0'}`);
+  if (succeeded && score !== undefined)
+    out.note('hint: the score command has to exit 0, and the last line that it prints to be a number');
 }
 
 type Shown = ReturnType<typeof shown>;
@@ -92,7 +126,7 @@ function resultTable(results: readonly Shown[]): string {
   const head = ['CHILD', 'RESULT', '>EXIT', '>TIME', '>MEMORY', ...(scored ? ['>SCORE'] : []), 'KEPT'];
   const rows = results.map((one) => [
     String(one.index),
-    one.error ?? one.signal ?? one.state,
+    one.signal ?? one.state,
     one.exit_code === undefined ? '-' : String(one.exit_code),
     duration(one.duration_ms),
     bytes(one.memory_bytes),
@@ -100,58 +134,4 @@ function resultTable(results: readonly Shown[]): string {
     one.kept ? (one.sandbox ?? '') : '-',
   ]);
   return table(head, rows);
-}
-
-/** One input a child. */
-function inputsOf({ each, children }: Options): ExploreInput[] {
-  const given = each === undefined ? undefined : readInputs(each);
-  const n = children ?? given?.length;
-  if (n === undefined) throw new CliError('invalid', 'how many children?', 'give -n N, or --each FILE');
-  if (given !== undefined && given.length !== n)
-    throw new CliError('invalid', `-n ${n}, but ${each} has ${given.length} lines`, 'leave out -n');
-  const inputs = given ?? Array.from({ length: n }, (): ExploreInput => ({}));
-  return inputs.map((input, index) => ({ ...input, env: { FORKD_CHILD: String(index), ...input.env } }));
-}
-
-function readInputs(path: string): ExploreInput[] {
-  let text: string;
-  try {
-    text = readFileSync(path === '-' ? 0 : path, 'utf8');
-  } catch (error) {
-    throw new CliError('not_found', `cannot read ${path}: ${(error as Error).message}`, undefined, error);
-  }
-  const lines = text.split('\n').map((line, index) => ({ line, number: index + 1 }));
-  const inputs = lines
-    .filter(({ line }) => line.trim() !== '')
-    .map(({ line, number }) => parseInput(path, line, number));
-  if (inputs.length < 1 || inputs.length > 1000)
-    throw new CliError('invalid', `${path} has ${inputs.length} lines, 1 to 1000 can be`);
-  return inputs;
-}
-
-function parseInput(path: string, line: string, number: number): ExploreInput {
-  const refuse = (problem: string) =>
-    new CliError(
-      'invalid',
-      `${path}:${number}: ${problem}`,
-      'each line is {"env": {"NAME": "VALUE"}, "stdin": "TEXT"}',
-    );
-  let value: unknown;
-  try {
-    value = JSON.parse(line);
-  } catch (error) {
-    throw refuse(`not JSON: ${(error as Error).message}`);
-  }
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw refuse('not an object');
-  const { env, stdin, ...rest } = value as Record<string, unknown>;
-  const [unknown] = Object.keys(rest);
-  if (unknown !== undefined) throw refuse(`unknown field ${JSON.stringify(unknown)}`);
-  if (stdin !== undefined && typeof stdin !== 'string') throw refuse('stdin is not a string');
-  const isEnv =
-    typeof env === 'object' && env !== null && Object.values(env).every((one) => typeof one === 'string');
-  if (env !== undefined && !isEnv) throw refuse('env is not an object of strings');
-  return {
-    ...(env !== undefined && { env: env as Record<string, string> }),
-    ...(stdin !== undefined && { stdin }),
-  };
 }
