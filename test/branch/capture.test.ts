@@ -44,6 +44,43 @@ describe('a branch', () => {
     process.signal('SIGKILL');
   });
 
+  it('has the output of its processes: who attaches in a child gets what comes, and is told what came before', async () => {
+    await using children = await fork();
+    const { box } = children;
+    const process = await box.run(
+      { shell: 'i=0; while true; do i=$((i+1)); echo "line $i of many"; sleep 0.01; done' },
+      { keep: true },
+    );
+    process.stderr?.resume();
+    // The source's own reader has had these: they are not in the guest any more.
+    let read = '';
+    await new Promise<void>((enough) => {
+      process.stdout.on('data', (chunk: Buffer) => {
+        read += chunk.toString('latin1');
+        if (read.length > 2000) enough();
+      });
+    });
+    await using half = await branch(box);
+    await using grandchildren = await fork(1, { snapshot: half.id });
+    const attached = await grandchildren.box.attach(process.handle);
+    attached.stderr?.resume();
+    const gaps: { from: number; to: number }[] = [];
+    attached.stdout.on('gap', (gap: { from: number; to: number }) => gaps.push(gap));
+    let text = '';
+    await new Promise<void>((enough) => {
+      attached.stdout.on('data', (chunk: Buffer) => {
+        text += chunk.toString('latin1');
+        if (text.length > 2000) enough();
+      });
+    });
+    attached.signal('SIGKILL');
+    process.signal('SIGKILL');
+    const from = gaps[0]?.to ?? 0;
+    expect(gaps).toEqual(from === 0 ? [] : [{ from: 0, to: from }]);
+    const all = Array.from({ length: 20_000 }, (_, index) => `line ${index + 1} of many\n`).join('');
+    expect(text).toBe(all.slice(from, from + text.length));
+  });
+
   it('loses and repeats no byte of a stream of its source', async () => {
     await using children = await fork();
     const { box } = children;
