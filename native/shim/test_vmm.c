@@ -1,6 +1,7 @@
 /*
  * A VMM for tests, made like Firecracker: a thread takes requests by HTTP, the main thread carries them out. A snapshot writes the device state,
- * and then opens a path for guest memory. Guest memory is `memory` of the working directory, mapped privately. Its device never rests: at every
+ * and then opens a path for guest memory. Guest memory is `memory` of the working directory, mapped privately in two ranges that lie apart, as that
+ * of a guest above 3 GiB; it has written page 5 of the upper one. Its device never rests: at every
  * turn of the main loop it counts one up in page 6, paused or not, and its state is that number.
  *
  *   PATCH /vm                 204
@@ -84,13 +85,25 @@ static void *api(void *arg) {
   }
 }
 
+/* The lower half; the upper one lies one half above it. NULL where that cannot be. */
+static uint8_t *map_halves(int fd, size_t half) {
+  uint8_t *low = mmap(NULL, 3 * half, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (low == MAP_FAILED) return NULL;
+  for (int i = 0; i < 2; i++) {
+    uint8_t *at = low + 2 * i * half;
+    if (mmap(at, half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, (off_t)(i * half)) != at || madvise(at, half, MADV_DONTFORK)) return NULL;
+  }
+  memset(low + 2 * half + 5 * PAGE, 0x5a, PAGE);
+  return low;
+}
+
 int main(void) {
   struct sockaddr_un here = {.sun_family = AF_UNIX, .sun_path = "api.sock"};
   int listener = socket(AF_UNIX, SOCK_STREAM, 0), memory = open("memory", O_RDONLY), notes = open("requests", O_WRONLY | O_CREAT | O_APPEND, 0600);
   struct stat facts;
   if (memory < 0 || fstat(memory, &facts) || pipe(to_main) || pipe(to_api)) return 1;
-  uint8_t *ram = mmap(NULL, (size_t)facts.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE, memory, 0);
-  if (ram == MAP_FAILED || madvise(ram, (size_t)facts.st_size, MADV_DONTFORK)) return 1;
+  uint8_t *ram = map_halves(memory, (size_t)facts.st_size / 2);
+  if (!ram) return 1;
   uint64_t *counter = (uint64_t *)(void *)(ram + 6 * PAGE);
   if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 4)) return 1;
   pthread_t thread;

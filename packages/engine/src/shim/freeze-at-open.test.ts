@@ -24,6 +24,8 @@ const abilities = await probeAbilities(binary);
 const RAM = 1024 * 1024;
 /** The page that the program's device counts up at every turn of its loop; the count is its state. */
 const COUNTER_PAGE = 6;
+/** The page that it has written of its upper range: it maps memory in two. */
+const UPPER_PAGE = RAM / PAGE / 2 + 5;
 const DISK = 4 * 1024 * 1024;
 
 let home: string;
@@ -122,10 +124,14 @@ describe.skipIf(!abilities.attach)('a freeze at the entry of an open', () => {
         const at = COUNTER_PAGE * PAGE;
         // A page that was copied before the pause, and again in it, is in the file twice.
         const fileOffset = expect.any(Number);
-        expect(extents).toEqual([{ kind: 'data', guestOffset: at, length: PAGE, fileOffset }]);
-        const [extent] = extents;
-        const from = extent?.kind === 'data' ? extent.fileOffset : -1;
-        const [inMemory, inState] = await counts(capture.layer, from, round);
+        expect(extents).toEqual([
+          { kind: 'data', guestOffset: at, length: PAGE, fileOffset },
+          { kind: 'data', guestOffset: UPPER_PAGE * PAGE, length: PAGE, fileOffset },
+        ]);
+        const [from, upper] = extents.map((extent) => (extent.kind === 'data' ? extent.fileOffset : -1));
+        const layer = await readFile(capture.layer);
+        expect(layer.subarray(upper!, upper! + PAGE)).toEqual(Buffer.alloc(PAGE, 0x5a));
+        const [inMemory, inState] = await counts(capture.layer, from!, round);
         expect(inMemory).toBe(inState);
         await rm(path.join(dir, 'copy'));
       }
@@ -194,7 +200,11 @@ describe.skipIf(!abilities.attach)('a freeze at the entry of an open', () => {
     shim.detach();
     shim = await adoptShim(dir, { binary });
     await expect(freezing).rejects.toThrow();
-    expect(await carriedOut()).toEqual(['Paused', 'slow', 'Resumed']);
+    // On a busy host the daemon may be gone before the save is asked for: then it is not.
+    expect([
+      ['Paused', 'slow', 'Resumed'],
+      ['Paused', 'Resumed'],
+    ]).toContainEqual(await carriedOut());
     await expect(access(capture.layer)).rejects.toThrow();
     expect(await readFile(`/proc/${shim.vmmPid}/status`, 'utf8')).toMatch(/TracerPid:\t0\n/);
     const children = await readFile(`/proc/${shim.pid}/task/${shim.pid}/children`, 'utf8');

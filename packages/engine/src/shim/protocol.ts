@@ -10,6 +10,7 @@ import {
 } from '@forkd/wire';
 import { type LayerExtent, PAGE } from '../memory/index.js';
 import { PayloadReader, PayloadWriter } from './frames.js';
+import { splitAtRanges } from './ranges.js';
 import type {
   CapturedLayer,
   CapturePlan,
@@ -118,7 +119,8 @@ export function encodeGraft(request: GraftRequest, timeoutMs: number): Buffer {
 }
 
 function putGraft(out: PayloadWriter, request: GraftRequest, timeoutMs: number): PayloadWriter {
-  const { ram, files, extents } = request;
+  const { ram, files } = request;
+  const extents = splitAtRanges(request.extents, ram);
   out.u32(ram.length, files.length, extents.length, timeoutMs);
   for (const range of ram) out.u64(range.guestOffset, range.length, range.address);
   const bytes = Buffer.alloc(extents.length * 32);
