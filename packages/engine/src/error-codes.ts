@@ -7,6 +7,7 @@ export const engineErrorCodes = [
   'snapshot_incompatible',
   'sandbox_not_found',
   'sandbox_exited',
+  'sandbox_not_running',
   'insufficient_memory',
   'insufficient_disk',
   'limit_reached',

@@ -21,6 +21,7 @@ import { flatParts, LAYER, linkedParts } from './parts.js';
 import { pauseByShim } from './pause.js';
 import { PreviousLink } from './previous-link.js';
 import type { RunState } from './run-state.js';
+import { assertRuns } from './standstill.js';
 import { readState, writeState } from './state-file.js';
 
 export interface BranchSource {
@@ -89,6 +90,7 @@ export class Brancher {
     const { store } = this.#source;
     this.#stop.signal.throwIfAborted();
     options.signal?.throwIfAborted();
+    await assertRuns(this.#source.id, this.#source.vmm.shim.vmmPid);
     const { chain, pin } = await this.#previous.chain();
     using _pin = pin;
     await this.#previous.shortenDisks(chain, this.#overlays);

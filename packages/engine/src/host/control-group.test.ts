@@ -2,7 +2,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { memoryLeftBy } from './control-group.js';
+import { frozenGroupOf, memoryLeftBy } from './control-group.js';
 
 /** Control groups as files: real ones cannot be made wherever tests run. */
 let root: string;
@@ -48,5 +48,21 @@ describe('the memory that control groups leave', () => {
   it('has no bound where no limit is set, or none can be seen', async () => {
     put('proc/7/cgroup', '0::/gone\n');
     expect(await left()).toBeNull();
+  });
+});
+
+describe('a frozen control group', () => {
+  const frozen = () => frozenGroupOf(7, { cgroup: join(root, 'cgroup'), proc: join(root, 'proc') });
+
+  it.each([
+    ['0::/a\n', 'a/cgroup.events', 'populated 1\nfrozen 1\n', 'a'],
+    ['0::/a\n', 'a/cgroup.events', 'populated 1\nfrozen 0\n', null],
+    ['4:freezer:/b\n0::/\n', 'freezer/b/freezer.state', 'FROZEN\n', 'freezer/b'],
+    ['4:freezer:/b\n0::/\n', 'freezer/b/freezer.state', 'THAWED\n', null],
+    ['0::/gone\n', 'a/cgroup.events', 'frozen 1\n', null],
+  ])('is found by what the kernel says: %j, %s %j', async (groups, file, text, found) => {
+    put('proc/7/cgroup', groups);
+    put(join('cgroup', file), text);
+    expect(await frozen()).toBe(found === null ? null : join(root, 'cgroup', found));
   });
 });

@@ -39,6 +39,27 @@ export async function memoryLeftBy(pid: number, { cgroup, proc }: HostRoots = ro
   return bounds.length === 0 ? null : Math.min(...bounds);
 }
 
+/** The frozen control group that a process is in, in either version; null where it is in none that can be seen. */
+export async function frozenGroupOf(
+  pid: number,
+  { cgroup, proc }: HostRoots = roots,
+): Promise<string | null> {
+  const text = await readOr(join(proc, String(pid), 'cgroup'));
+  // Both files tell of groups above, too.
+  for (const { line, under, file, frozen } of [
+    { line: /^0::(.*)$/m, under: '', file: 'cgroup.events', frozen: /^frozen 1$/m },
+    {
+      ...{ line: /^\d+:(?:[^:]*,)?freezer(?:,[^:]*)?:(.*)$/m, under: 'freezer' },
+      ...{ file: 'freezer.state', frozen: /^FR(OZEN|EEZING)$/m },
+    },
+  ]) {
+    const path = line.exec(text)?.[1];
+    const directory = path === undefined ? undefined : join(cgroup, under, path);
+    if (directory !== undefined && frozen.test(await readOr(join(directory, file)))) return directory;
+  }
+  return null;
+}
+
 /** Null for a group without limit, and for one that cannot be seen from here. */
 async function leftIn(directory: string, version: (typeof versions)[number]): Promise<number | null> {
   const names = [version.max, version.current, 'memory.stat'];
