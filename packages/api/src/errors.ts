@@ -145,7 +145,7 @@ export const errorTable = {
     status: 409,
     kind: 'conflict',
     message: 'snapshot {value} is in use by {dependents}',
-    remedy: 'Remove these first; with --cascade, snapshots that stand on it go with it.',
+    remedy: '{how}',
   },
   snapshot_not_ready: {
     status: 409,

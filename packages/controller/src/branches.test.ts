@@ -280,8 +280,11 @@ describe('lineage', () => {
     const user = await fork(second);
     const refused = await test.call('DELETE', `/v1/snapshots/${first}?cascade=true`);
     expect(refused).toMatchObject({ status: 409, body: { details: { dependents: [user] } } });
+    expect(refused).toMatchObject({ body: { remedy: `Remove these sandboxes first: forkd rm ${user}` } });
     await test.call('DELETE', `/v1/sandboxes/${user}`);
-    expect(await test.call('DELETE', `/v1/snapshots/${first}`)).toMatchObject({ status: 409 });
+    expect(await test.call('DELETE', `/v1/snapshots/${first}`)).toMatchObject({
+      ...{ status: 409, body: { remedy: expect.stringContaining('--cascade') } },
+    });
     const { body } = await test.call<RemovalReport>('DELETE', `/v1/snapshots/${first}?cascade=true`);
     expect(body).toEqual({ removed: [second, first], freed_bytes: 6, dry_run: false });
   });

@@ -1,5 +1,6 @@
 /** Snapshots of this daemon: the tags that point to them, and what keeps them. What exists is what is on disk. */
 import {
+  isSandboxId,
   isSnapshotId,
   isTag,
   quoteValue,
@@ -260,7 +261,7 @@ export class Snapshots {
     const standing = descendantsOf(id, this.#manifests.values()).filter((other) => !doomed.includes(other));
     const users = [...doomed.flatMap((one) => this.#users(one)), ...standing];
     if (users.length > 0) {
-      const values = { value: ref, dependents: someOf(users) };
+      const values = { value: ref, dependents: someOf(users), how: howToFree(users) };
       throw new ApiError('snapshot_in_use', values, { details: { dependents: users } });
     }
     const manifest = await this.#removeAll(doomed);
@@ -446,6 +447,14 @@ function notFound(ref: string): ApiError {
   return new ApiError('snapshot_not_found', {
     value: /^[A-Za-z0-9_-]{1,64}$/.test(ref) ? ref : quoteValue(ref),
   });
+}
+
+/** What has to go before a snapshot can. @param users sandboxes, and snapshots that stand on it or are being written */
+function howToFree(users: readonly string[]): string {
+  const boxes = users.filter(isSandboxId);
+  if (boxes.length === 0) return 'Remove these first; with --cascade, snapshots that stand on it go with it.';
+  const first = `Remove these sandboxes first: forkd rm ${boxes.slice(0, 5).join(' ')}${boxes.length > 5 ? ' ...' : ''}`;
+  return boxes.length === users.length ? first : `${first}; then the snapshots, or use --cascade.`;
 }
 
 function someOf(names: readonly string[]): string {
