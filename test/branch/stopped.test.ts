@@ -8,7 +8,7 @@ function stateOf(pid: number): string | undefined {
   return /^State:\s+(\S)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
 }
 
-it('a branch of a VMM that somebody has stopped by a signal fails in time, leaves it stopped, and harms nothing', async () => {
+it('a branch of a VMM that somebody has stopped by a signal is refused at once, says what to do, and harms nothing', async () => {
   await using children = await fork();
   const { box } = children;
   await sh(box, 'echo kept > /dev/shm/x');
@@ -17,7 +17,9 @@ it('a branch of a VMM that somebody has stopped by a signal fails in time, leave
   process.kill(pid, 'SIGSTOP');
   try {
     const error = await failureOf(box.branch());
-    expect(error.message).toMatch(/stopped/);
+    expect(error).toMatchObject({ code: 'sandbox_not_running', status: 409 });
+    expect(error.message).toContain(`process ${pid}, was stopped by a signal`);
+    expect(error.remedy).toContain(`kill -CONT ${pid}`);
     expect(stateOf(pid)).toBe('T');
   } finally {
     process.kill(pid, 'SIGCONT');

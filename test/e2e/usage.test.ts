@@ -18,6 +18,13 @@ describe('usage', () => {
     [['logs', 'a\nb'], 66, 'a\\nb'],
     [['rm'], 64, 'no sandbox was named'],
     [['exec', '--timeout', '-1', 'sb-0000000000000000', 'true'], 64, '--timeout "-1"'],
+    [['branch', 'busybox'], 66, 'there is no sandbox busybox'],
+    [['branch', 'sb-0000000000000000', '-n', '2', '--no-wait'], 64, '-n and --no-wait contradict each other'],
+    [['branch', 'sb-0000000000000000', '--mode', 'fast'], 64, 'Allowed choices are live, diff, full'],
+    [['explore', 'busybox', '--', 'true'], 64, 'how many children?'],
+    [['explore', 'busybox', '-n', '2'], 64, "missing required argument 'command'"],
+    [['explore', 'busybox', '--each', '/nonexistent', '--', 'true'], 66, 'cannot read /nonexistent'],
+    [['promote', 'sb-0000000000000000'], 64, "required option '--over <sandbox>'"],
     [['shell', 'sb-0000000000000000'], 64, 'stdin is not a terminal'],
   ])('forkd %j', async (args, code, message) => {
     const result = await forkd(args);
@@ -34,7 +41,7 @@ describe('usage', () => {
   it('helps', async () => {
     const { code, stdout } = await forkd(['--help']);
     expect(code).toBe(0);
-    for (const name of 'doctor quickstart template snapshot fork ls show exec eval shell cp logs rm serve'.split(
+    for (const name of 'doctor quickstart template snapshot fork ls show exec eval shell cp logs rm serve branch explore promote tree'.split(
       ' ',
     )) {
       expect(stdout).toMatch(new RegExp(`^  ${name}\\b`, 'm'));

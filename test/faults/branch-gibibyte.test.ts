@@ -11,7 +11,7 @@ const BLOCKS = 256;
  */
 const WRITER = `i=0; while [ $i -lt ${BLOCKS} ]; do
   (echo $i; cat /dev/shm/seed) | dd of=/root/file bs=4M count=1 iflag=fullblock conv=notrunc,fsync seek=$i 2>/dev/null || exit 1
-  sum=$( (echo $i; cat /dev/shm/seed) | head -c 4M | md5sum) && echo $sum >> /root/sums && sync || exit 1
+  sum=$( (echo $i; cat /dev/shm/seed) | head -c 4194304 | md5sum) && echo $sum >> /root/sums && sync || exit 1
   i=$((i+1))
 done; echo done > /root/done; sync`;
 
@@ -29,7 +29,7 @@ it('a file of 1 GiB is written and fsynced through branches: what was synced is 
   await using children = await fork(1, { snapshot: source.tag });
   const { box } = children;
   const long = { timeoutSecs: 600 };
-  await sh(box, 'head -c 4M /dev/urandom > /dev/shm/seed');
+  await sh(box, 'head -c 4194304 /dev/urandom > /dev/shm/seed');
   await box.files.write('/root/write', Buffer.from(WRITER));
   await sh(box, 'sh /root/write > /dev/null 2>&1 &');
   const written = async (n: number) =>

@@ -67,7 +67,7 @@ describe('a branch of a branch of a branch', () => {
       const zero = step === 'b' ? 'rm /dev/shm/a.bin;' : '';
       await sh(
         children.box,
-        `${zero} head -c 2M /dev/urandom > /dev/shm/${step}.bin; echo ${step} >> /root/steps; sync`,
+        `${zero} head -c 2097152 /dev/urandom > /dev/shm/${step}.bin; echo ${step} >> /root/steps; sync`,
       );
       const { id } = await children.box.branch();
       ids.push(id);

@@ -1,8 +1,14 @@
-import { type BranchMode, branchModes, type SandboxInfo, type SnapshotInfo } from '@forkd/api';
+import {
+  type BranchMode,
+  branchModes,
+  maxBranchChildren,
+  type SandboxInfo,
+  type SnapshotInfo,
+} from '@forkd/api';
 import { Command, Option } from 'commander';
 import { wholeNumber } from '../arguments.js';
 import { action, type Context } from '../context.js';
-import { exitCodes } from '../failure.js';
+import { CliError, exitCodes } from '../failure.js';
 import { bytes, duration, oneLine } from '../format.js';
 
 interface Options {
@@ -20,15 +26,21 @@ export function branchCommand(): Command {
     .option(
       '-n, --children <n>',
       'start as many children of it, and print their ids',
-      wholeNumber('-n', 1, 1000),
+      wholeNumber('-n', 1, maxBranchChildren),
     )
     .option('-t, --tag <tag>', 'tag of the snapshot')
     .addOption(new Option('--mode <mode>', 'how memory is captured (default: live)').choices(branchModes))
     .option('--no-wait', 'do not wait until the snapshot is written');
   return action<[string, Options]>(command, async (context, id, options) => {
-    const sandbox = (await context.client()).sandbox(id);
     const { tag, mode, children, wait } = options;
     const { signal } = context;
+    if (children !== undefined && !wait)
+      throw new CliError(
+        'invalid',
+        '-n and --no-wait contradict each other: children need a snapshot that is ready',
+        'leave out one of them, and fork later: forkd fork TAG -n N',
+      );
+    const sandbox = (await context.client()).sandbox(id);
     if (children === undefined) {
       const snapshot = await sandbox.branch({ tag, mode, wait, signal });
       context.out.answer(snapshot, () => snapshot.id);
@@ -51,7 +63,8 @@ function tell({ out }: Context, snapshot: SnapshotInfo): void {
   const name = tags[0] ?? (tag === id ? id : tag);
   const size = diff_logical_bytes === undefined ? '' : `, ${bytes(diff_logical_bytes)} changed`;
   out.note(`${name}: ${status}, ${mode ?? ''}, paused for ${duration(pause_ms)}${size}`);
-  if (mode_reason !== undefined) out.note(`note: not live: ${oneLine(mode_reason)}`);
+  if (mode_reason !== undefined)
+    out.note(`note: its changes were copied in the pause: ${oneLine(mode_reason)}`);
 }
 
 /** `forkd promote CHILD --over ID`. */

@@ -108,6 +108,7 @@ function shown(result: ExploreResult, kept: readonly string[]) {
     sandbox: id,
     state: result.state,
     exit_code: result.exitCode,
+    outcome: result.exit?.outcome.kind,
     signal: signalOf(result),
     duration_ms: result.durationMs,
     memory_bytes: result.memoryBytes,
@@ -121,12 +122,17 @@ function signalOf({ exit }: ExploreResult): string | undefined {
   return exit?.outcome.kind === 'signaled' ? exit.outcome.signal : undefined;
 }
 
+/** How it ended, in a word: a time-out and want of memory are no failures of the command's own. */
+function wordOf({ signal, outcome, state }: Shown): string {
+  return signal ?? (outcome === 'timeout' || outcome === 'oom' ? outcome : state);
+}
+
 function resultTable(results: readonly Shown[]): string {
   const scored = results.some(({ score }) => score !== undefined);
   const head = ['CHILD', 'RESULT', '>EXIT', '>TIME', '>MEMORY', ...(scored ? ['>SCORE'] : []), 'KEPT'];
   const rows = results.map((one) => [
     String(one.index),
-    one.signal ?? one.state,
+    wordOf(one),
     one.exit_code === undefined ? '-' : String(one.exit_code),
     duration(one.duration_ms),
     bytes(one.memory_bytes),

@@ -22,7 +22,10 @@ function sandboxFacts(box: SandboxInfo): string {
     ['sandbox', box.id],
     ['in place of', box.aliases?.join(' ')],
     ['state', box.state],
-    ['snapshot', `${box.snapshot_tag} (${box.snapshot_id})`],
+    [
+      'snapshot',
+      box.snapshot_tag === box.snapshot_id ? box.snapshot_id : `${box.snapshot_tag} (${box.snapshot_id})`,
+    ],
     ['created', age(box.created_at_unix)],
     ['hostname', oneLine(box.hostname)],
     ['generation', box.generation ?? undefined],
