@@ -1,8 +1,8 @@
 /** A guest of more than 3 GiB: its memory is in two ranges of guest addresses, below 3 GiB and from 4 GiB on. */
 import type { Manifest } from '@forkd/engine';
 import { expect, it } from 'vitest';
+import { branch, inChild } from '../branch/support.js';
 import { client, fork, sh, template } from '../sandbox/support.js';
-import { branch, inChild } from './support.js';
 
 const GiB = 2 ** 30;
 const MiB = 2 ** 20;
@@ -23,12 +23,12 @@ it('a guest with memory in two ranges is branched live and in the pause: both ho
   timeout: 240_000,
 }, async () => {
   // The upper range is small: what the guest writes does not fit into it, and goes on in the lower one.
-  await using wide = await template('base: busybox\nmemory: 3104M\ndisk: 64M\n', 'wide');
+  await using wide = await template('base: busybox\nmemory: 3200M\ndisk: 64M\n', 'wide');
   await using children = await fork(1, { snapshot: wide.tag });
   const { box } = children;
   expect(await sh(box, RANGES)).toMatch(/ 100000000$/);
   const fill = (round: number) =>
-    `i=0; while [ $i -lt 16 ]; do (echo ${round} $i; cat /dev/shm/seed) | dd of=/dev/shm/much bs=4M count=1 iflag=fullblock conv=notrunc seek=$i 2>/dev/null; i=$((i+1)); done; md5sum < /dev/shm/much`;
+    `i=0; while [ $i -lt 48 ]; do (echo ${round} $i; cat /dev/shm/seed) | dd of=/dev/shm/much bs=4M count=1 iflag=fullblock conv=notrunc seek=$i 2>/dev/null; i=$((i+1)); done; md5sum < /dev/shm/much`;
   await sh(box, 'head -c 4194304 /dev/urandom > /dev/shm/seed');
   let sum = '';
   for (const [round, mode] of (['live', 'diff'] as const).entries()) {
