@@ -145,7 +145,7 @@ export const errorTable = {
     status: 409,
     kind: 'conflict',
     message: 'snapshot {value} is in use by {dependents}',
-    remedy: '{how}',
+    remedy: 'Remove these first{how}',
   },
   snapshot_not_ready: {
     status: 409,

@@ -280,7 +280,7 @@ describe('lineage', () => {
     const user = await fork(second);
     const refused = await test.call('DELETE', `/v1/snapshots/${first}?cascade=true`);
     expect(refused).toMatchObject({ status: 409, body: { details: { dependents: [user] } } });
-    expect(refused).toMatchObject({ body: { remedy: `Remove these sandboxes first: forkd rm ${user}` } });
+    expect(refused).toMatchObject({ body: { remedy: `Remove these first: forkd rm ${user}` } });
     await test.call('DELETE', `/v1/sandboxes/${user}`);
     expect(await test.call('DELETE', `/v1/snapshots/${first}`)).toMatchObject({
       ...{ status: 409, body: { remedy: expect.stringContaining('--cascade') } },

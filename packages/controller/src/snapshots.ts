@@ -449,11 +449,11 @@ function notFound(ref: string): ApiError {
   });
 }
 
-/** What has to go before a snapshot can. @param users sandboxes, and snapshots that stand on it or are being written */
+/** How what needs a snapshot is removed: the end of the remedy. @param users sandboxes, and snapshots that stand on it or are being written */
 function howToFree(users: readonly string[]): string {
   const boxes = users.filter(isSandboxId);
-  if (boxes.length === 0) return 'Remove these first; with --cascade, snapshots that stand on it go with it.';
-  const first = `Remove these sandboxes first: forkd rm ${boxes.slice(0, 5).join(' ')}${boxes.length > 5 ? ' ...' : ''}`;
+  if (boxes.length === 0) return '; with --cascade, snapshots that stand on it go with it.';
+  const first = `: forkd rm ${boxes.slice(0, 5).join(' ')}${boxes.length > 5 ? ' ...' : ''}`;
   return boxes.length === users.length ? first : `${first}; then the snapshots, or use --cascade.`;
 }
 
