@@ -1,13 +1,12 @@
 /*
  * Private pages as both ways of finding them tell of them. Prints one line; exits 0 when all is right.
  *
- * Built with: private.c
+ * Built with: private.c base.c
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,15 +18,6 @@
 
 #define PAGE 4096
 #define PAGES 4096
-
-int fail(struct fault *f, int code, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  f->code = code ? code : EIO;
-  vsnprintf(f->text, sizeof f->text, format, args);
-  va_end(args);
-  return -1;
-}
 
 static int wrong;
 static void expect(bool right, const char *what) {
