@@ -60,13 +60,12 @@ static void snapshot(const uint64_t *counter) {
   reply(400, fault);
 }
 
-/* One request, whole; false at the end of the connection. */
+/* One request, whole, and nothing of another that was sent behind it; false at the end of the connection. */
 static int receive(int fd) {
   size_t length = 0;
   for (;;) {
-    ssize_t n = read(fd, request + length, sizeof request - 1 - length);
-    if (n <= 0) return 0;
-    request[length += (size_t)n] = 0;
+    if (length == sizeof request - 1 || read(fd, request + length, 1) != 1) return 0;
+    request[++length] = 0;
     char *end = strstr(request, "\r\n\r\n"), *field = strstr(request, "Content-Length: ");
     if (end && field && length >= (size_t)(end + 4 - request) + strtoul(field + 16, NULL, 10)) return 1;
   }
