@@ -25,6 +25,7 @@ export default defineConfig({
             'bench/**/*.test.ts',
             'scripts/**/*.test.mjs',
             'test/rig/**/*.test.mjs',
+            'test/parity/run.test.ts',
           ],
           testTimeout: 20_000,
           sequence: { groupOrder: 0 },
@@ -72,7 +73,7 @@ export default defineConfig({
       {
         test: {
           name: 'parity',
-          include: ['test/parity/**/*.test.ts'],
+          include: ['test/parity/parity.test.ts'],
           ...overMachines,
           sequence: { groupOrder: 7 },
         },

@@ -16,6 +16,10 @@ export function report(
   lateIsRed = true,
 ): boolean {
   console.log(`\n${behaviours.length === 0 ? 'nothing ran' : table(columns, behaviours)}`);
+  for (const { title, results } of columns)
+    for (const { scenario, firstTry } of results)
+      if (firstTry !== undefined)
+        console.log(`\n* tried twice: ${keyOf(title, scenario)}; at first: ${firstTry}`);
   const failures = columns.flatMap((column) => failuresOf(column, behaviours, lateIsRed));
   for (const text of failures) console.log(`\nFAILED on ${text}`);
   for (const { title, engine, version, slowness } of columns)

@@ -7,6 +7,8 @@ export interface Result {
   state: 'pass' | 'fail' | 'late';
   ms: number;
   error?: string;
+  /** What went wrong at the first of two tries. */
+  firstTry?: string;
 }
 
 /** All results of one engine and accelerator. */
@@ -40,7 +42,8 @@ export function table(columns: readonly Column[], behaviours: readonly Behaviour
   for (const behaviour of behaviours) {
     const cells = columns.map((column) => {
       const result = resultOf(column, behaviour);
-      const text = result ? `${result.state} ${(result.ms / 1000).toFixed(1)} s` : 'not run';
+      const again = result?.firstTry === undefined ? '' : '*';
+      const text = result ? `${result.state}${again} ${(result.ms / 1000).toFixed(1)} s` : 'not run';
       return text.padStart(16);
     });
     lines.push(`${behaviour.area.padEnd(9)}${behaviour.name.padEnd(width)}${cells.join('')}`);
