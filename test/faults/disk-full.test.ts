@@ -166,19 +166,22 @@ describe.runIf(canMount)('while the disk is full', () => {
     ).toBe('0');
   });
 
-  it('a daemon that was killed starts again and takes over what lives', async () => {
-    await using children = await fork(1, {}, client);
-    const { pid, generation } = await children.box.info();
-    {
-      using _full = fill(home.path);
-      await home.end('SIGKILL');
-      await home.start();
-      expect(await children.box.info()).toMatchObject({ state: 'running', pid, generation });
-      expect(await sh(children.box, 'echo still here')).toBe('still here');
-    }
-    await using more = await fork(1, {}, client);
-    expect(await sh(more.box, 'echo new')).toBe('new');
-  });
+  it.each(['SIGKILL', 'SIGTERM'] as const)(
+    'a daemon that ended by %s starts again and takes over what lives',
+    async (signal) => {
+      await using children = await fork(1, {}, client);
+      const { pid, generation } = await children.box.info();
+      {
+        using _full = fill(home.path);
+        await home.end(signal);
+        await home.start();
+        expect(await children.box.info()).toMatchObject({ state: 'running', pid, generation });
+        expect(await sh(children.box, 'echo still here')).toBe('still here');
+      }
+      await using more = await fork(1, {}, client);
+      expect(await sh(more.box, 'echo new')).toBe('new');
+    },
+  );
 });
 
 const verdicts = (home: FaultHome): string[] =>

@@ -5,6 +5,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { maxBranches } from './branches.js';
 import { Registry } from './registry/registry.js';
 import { startDaemon, type TestDaemon, temporaryHome } from './testing/daemon.js';
+import { afterKill } from './testing/registry.js';
 
 let home: string;
 let test: TestDaemon;
@@ -190,14 +191,7 @@ describe('a branch that is being written', () => {
 });
 
 describe('a branch that is ready and not durable yet', () => {
-  const tagsOnDisk = () => {
-    const registry = new Registry(join(home, 'registry.db'));
-    try {
-      return [...registry.tags().keys()];
-    } finally {
-      registry.close();
-    }
-  };
+  const tagsOnDisk = () => afterKill(join(home, 'registry.db'), (registry) => [...registry.tags().keys()]);
 
   it('can be forked by its tag, which is written down when it is durable', async () => {
     const synced = withResolvers();

@@ -1,7 +1,8 @@
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterKill } from '../testing/registry.js';
 import { Registry, type SandboxRow } from './registry.js';
 
 let dir: string;
@@ -26,13 +27,7 @@ const row: SandboxRow = {
   exit: null,
 };
 
-/** What a daemon that starts next would read, while the first one is still open as after kill -9. */
-function readBack(): SandboxRow[] {
-  const other = new Registry(path);
-  const rows = other.sandboxes();
-  other.close();
-  return rows;
-}
+const readBack = (): SandboxRow[] => afterKill(path, (registry) => registry.sandboxes());
 
 describe('a registry', () => {
   it('has what was journaled at once, and what was recorded soon', async () => {
@@ -82,5 +77,17 @@ describe('a registry', () => {
     registry.record(row);
     registry.close();
     expect(readBack()).toEqual([row]);
+  });
+
+  it('maps no file, and can be opened again once it is closed', () => {
+    const registry = new Registry(path);
+    registry.journal([row]);
+    expect(readFileSync('/proc/self/maps', 'utf8')).not.toContain(dir);
+    expect(readdirSync(dir).sort()).toEqual(['registry.db', 'registry.db-wal']);
+    registry.close();
+    expect(readdirSync(dir)).toEqual(['registry.db']);
+    const next = new Registry(path);
+    expect(next.sandboxes()).toEqual([row]);
+    next.close();
   });
 });

@@ -71,7 +71,10 @@ export class Registry {
     this.#path = path;
     try {
       this.#db = new Database(path, { timeout: 5000 });
-      this.#db.pragma('journal_mode = WAL');
+      // The index of the log is in this process then, not in a file that is mapped: on a full disk the kernel ends by SIGBUS who touches a page
+      // of such a file for which there is no room.
+      this.#db.pragma('locking_mode = EXCLUSIVE');
+      this.#useLog();
       this.#db.pragma('synchronous = NORMAL');
       this.#db.pragma('wal_autocheckpoint = 0');
     } catch (cause) {
@@ -140,7 +143,7 @@ export class Registry {
     this.#dirty.clear();
     this.#checkpoint ??= setTimeout(() => {
       this.#checkpoint = null;
-      this.#tryCheckpoint('PASSIVE');
+      this.#tryCheckpoint();
     }, checkpointMs).unref();
   }
 
@@ -249,23 +252,45 @@ export class Registry {
     this.#open = false;
     if (this.#checkpoint !== null) clearTimeout(this.#checkpoint);
     if (this.#retry !== null) clearTimeout(this.#retry);
-    this.#tryCheckpoint('TRUNCATE');
+    this.#tryToUnlock();
     this.#db.close();
   }
 
-  /** Carries the log into the file. It is as good in the log, should that fail. */
-  #tryCheckpoint(mode: 'PASSIVE' | 'TRUNCATE'): void {
+  /** A log, unless there is no room to say so in the file: it is read, and written once there is room, without one as well. */
+  #useLog(): void {
     try {
-      this.#db.pragma(`wal_checkpoint(${mode})`);
+      this.#db.pragma('journal_mode = WAL');
+    } catch (error) {
+      if (!isFull(error)) throw error;
+    }
+  }
+
+  /** Carries the log into the file. It is as good in the log, should that fail. */
+  #tryCheckpoint(): void {
+    try {
+      this.#db.pragma('wal_checkpoint(PASSIVE)');
+    } catch (error) {
+      this.#onError(this.#failure(error));
+    }
+  }
+
+  /**
+   * Carries the log into the file, and lets go of that: closing alone does so only when the statements have been collected. The way out of
+   * exclusive locking leads through another kind of journal. Should it fail, the log is as good, and the lock goes with this process.
+   */
+  #tryToUnlock(): void {
+    try {
+      this.#db.pragma('journal_mode = DELETE');
+      this.#db.pragma('locking_mode = NORMAL');
+      this.tags();
     } catch (error) {
       this.#onError(this.#failure(error));
     }
   }
 
   #failure(cause: unknown): ApiError {
-    const { code, message } = cause as { code?: string; message: string };
-    const values = { path: this.#path, problem: message };
-    return new ApiError(code === 'SQLITE_FULL' ? 'insufficient_disk' : 'home_unusable', values, { cause });
+    const values = { path: this.#path, problem: (cause as Error).message };
+    return new ApiError(isFull(cause) ? 'insufficient_disk' : 'home_unusable', values, { cause });
   }
 
   /** All of a change or nothing. On a full disk SQLite rolls back by itself; libsql's own helper then fails at that, and hides why. */
@@ -309,6 +334,11 @@ export class Registry {
       this.#db.exec(`BEGIN IMMEDIATE; ${migrations[at] ?? ''} PRAGMA user_version = ${at + 1}; COMMIT;`);
     }
   }
+}
+
+/** Whether this is SQLite's word for a disk without room. */
+function isFull(error: unknown): boolean {
+  return (error as { code?: string }).code === 'SQLITE_FULL';
 }
 
 function unusable(path: string, problem: string, cause?: unknown): ApiError {
