@@ -1,7 +1,8 @@
 /*
  * The kernel write-protects pages for userfaultfd and lets a write to one through at once, with no more trace than that the page's protection is
  * gone (UFFD_FEATURE_WP_ASYNC, Linux 6.7); PAGEMAP_SCAN tells which are without, and protects them again in the same step. A page that is still
- * protected has not been written.
+ * protected has not been written. What was pinned before, and is written without a fault after, goes unnoticed: no VMM here opens its drives with
+ * O_DIRECT, or registers guest memory with a device of the host.
  *
  * The descriptor is this process's alone: with it the protection goes, and a successor begins anew.
  */
