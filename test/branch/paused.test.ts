@@ -1,9 +1,10 @@
 import { readdirSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
-import { type Machine, newId, openEngine } from '@forkd/engine';
+import { type Machine, newId } from '@forkd/engine';
 import { expect, it } from 'vitest';
 import { ownHome } from '../sandbox/home.js';
+import { openLibrary } from './library.js';
 
 /** What a machine answers to a command. The daemon has no verb that pauses; the library has. */
 async function sh(machine: Machine, shell: string): Promise<string> {
@@ -18,20 +19,8 @@ async function sh(machine: Machine, shell: string): Promise<string> {
 
 it('three branches of one paused sandbox with a disk of its own stand for that instant, leave it paused, and it goes on', async () => {
   await using home = await ownHome();
-  const snapshotId = (await home.client.snapshots.get('busybox')).id;
-  await home.crash();
-  await using engine = await openEngine({
-    home: home.path,
-    nativeDir: resolve(import.meta.dirname, '../../build/native'),
-    standby: { process: 0, primed: 0 },
-  });
-  const fork = async (from: string): Promise<Machine> => {
-    const child = { id: newId('sb'), hostname: 'test', env: {}, metadata: '{}' };
-    const [made] = await engine.fork({ snapshotId: from, children: [child] });
-    if (!made?.ok) throw made?.error;
-    return made.machine;
-  };
-  const source = await fork(snapshotId);
+  await using library = await openLibrary(home);
+  const source = await library.fork();
   const children: Machine[] = [];
   try {
     await sh(source, 'echo disk > /root/x; sync; echo cached > /root/y; echo memory > /dev/shm/x');
@@ -50,7 +39,7 @@ it('three branches of one paused sandbox with a disk of its own stand for that i
     expect(Math.max(...layers.slice(1))).toBeLessThan(64 * 1024);
     const look = 'cat /root/x /root/y /dev/shm/x | xargs; dmesg | grep -ci "ext4.*error" || true';
     for (const id of links) {
-      const child = await fork(id);
+      const child = await library.fork(id);
       children.push(child);
       expect(await sh(child, look)).toBe('disk cached memory\n0');
     }
@@ -63,7 +52,7 @@ it('three branches of one paused sandbox with a disk of its own stand for that i
     const later = await source.branch({ snapshotId: newId('sn') });
     expect(later.pauseMs).toBeGreaterThan(0);
     const { manifest } = await later.ready;
-    const child = await fork(manifest.id);
+    const child = await library.fork(manifest.id);
     children.push(child);
     expect(await sh(child, 'cat /root/z')).toBe('more');
   } finally {

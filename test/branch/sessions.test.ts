@@ -1,11 +1,12 @@
 /** What a host has open into a sandbox while that is branched. The daemon has no verb for connections and watches; the library has. */
 import { randomBytes } from 'node:crypto';
-import { basename, resolve } from 'node:path';
+import { basename } from 'node:path';
 import { buffer, text } from 'node:stream/consumers';
-import { type Machine, newId, openEngine } from '@forkd/engine';
+import { type Machine, newId } from '@forkd/engine';
 import { expect, it } from 'vitest';
 import { ownHome } from '../sandbox/home.js';
 import { eventually } from '../support/wait.js';
+import { openLibrary } from './library.js';
 
 const PORT = 7000;
 const FILES = 40;
@@ -26,17 +27,8 @@ async function start(machine: Machine, shell: string) {
 
 it('a tcp connection, a watch and a command go on through branches: nothing is lost, repeated, or out of order', async () => {
   await using home = await ownHome();
-  const snapshotId = (await home.client.snapshots.get('busybox')).id;
-  await home.crash();
-  await using engine = await openEngine({
-    home: home.path,
-    nativeDir: resolve(import.meta.dirname, '../../build/native'),
-    standby: { process: 0, primed: 0 },
-  });
-  const child = { id: newId('sb'), hostname: 'test', env: {}, metadata: '{}' };
-  const [made] = await engine.fork({ snapshotId, children: [child] });
-  if (!made?.ok) throw made?.error;
-  const source = made.machine;
+  await using library = await openLibrary(home);
+  const source = await library.fork();
   try {
     const session = await source.session();
     await session.files.mkdir('/root/watched');
