@@ -1,4 +1,5 @@
 /** What scenarios share. */
+import { randomBytes } from 'node:crypto';
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ExecOptions, Sandbox } from '@forkd/sdk';
@@ -59,3 +60,11 @@ export async function codeOf(call: Promise<unknown>): Promise<string> {
     throw error;
   }
 }
+
+/** Memory and disk that `SAME` finds again. */
+export async function mark(box: Sandbox): Promise<void> {
+  await box.files.write('/dev/shm/x', randomBytes(4 << 20));
+  await sh(box, 'md5sum < /dev/shm/x > /dev/shm/sum; echo kept > /root/kept; sync');
+}
+
+export const SAME = 'md5sum < /dev/shm/x | diff - /dev/shm/sum && cat /root/kept';

@@ -1,23 +1,14 @@
 /** What goes wrong while a sandbox is branched: the source runs on unharmed unless it is what was killed, and nothing is left behind. */
 import assert from 'node:assert/strict';
-import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import type { Sandbox } from '@forkd/sdk';
 import { fill } from '../../support/full-disk.js';
 import { childrenOf, parentOf, processesIn, processesOfSession } from '../../support/processes.js';
 import { eventually } from '../../support/wait.js';
-import { codeOf, drop, dropAllOf, inChild, settled, sh, snapshotFiles } from '../checks.js';
+import { codeOf, drop, dropAllOf, inChild, mark, SAME, settled, sh, snapshotFiles } from '../checks.js';
 import type { Scenario, Stage } from '../types.js';
 
 const MiB = 1024 * 1024;
-
-/** Memory and disk that `SAME` finds again. */
-async function mark(box: Sandbox): Promise<void> {
-  await box.files.write('/dev/shm/x', randomBytes(4 * MiB));
-  await sh(box, 'md5sum < /dev/shm/x > /dev/shm/sum; echo kept > /root/kept; sync');
-}
-
-const SAME = 'md5sum < /dev/shm/x | diff - /dev/shm/sum && cat /root/kept';
 
 /** The source answers, is as it was, and can be branched. */
 async function unharmed(stage: Stage, box: Sandbox, pid: number): Promise<void> {
