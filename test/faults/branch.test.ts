@@ -36,48 +36,6 @@ describe('branches of one source', () => {
     await dropAllOf(box.id);
   });
 
-  it('taken while a file is written and fsynced agree with what was synced, and go on writing', async () => {
-    await using children = await fork();
-    const { box } = children;
-    // 96 MiB: under emulation a GiB takes minutes. A sum is written down only after its block is on the disk.
-    const script = [
-      'i=0; while [ $i -lt 24 ]; do',
-      'dd if=/dev/urandom of=/root/block.$i bs=1M count=4 conv=fsync 2>/dev/null',
-      '&& md5sum /root/block.$i >> /root/sums && sync; i=$((i + 1)); done; echo all > /root/done',
-    ].join(' ');
-    await sh(box, `(${script}) > /dev/null 2>&1 &`);
-    const written = async () =>
-      Number(await sh(box, 'wc -l < /root/sums 2>/dev/null || echo 0')) >= 3 ? true : undefined;
-    await eventually(written, 60_000);
-    const { id } = await box.branch({ wait: false });
-    const check =
-      'md5sum -c /root/sums 2>&1 | grep -vc ": OK" || true; wc -l < /root/sums; dmesg | grep -ci "ext4.*error" || true';
-    const finished = 'until [ -e /root/done ]; do sleep 1; done';
-    await eventually(
-      async () =>
-        (await client()
-          .snapshots.get(id)
-          .catch(() => null))
-          ? true
-          : undefined,
-      60_000,
-    );
-    // In the branch the writer goes on, from where it was, on a disk of its own.
-    const atOnce = 'md5sum -c /root/sums 2>&1 | grep -vc ": OK" || true';
-    const patient = { timeoutSecs: 150 };
-    {
-      await using grandchildren = await fork(1, { snapshot: id });
-      const [inBranch, inSource] = await Promise.all([
-        sh(grandchildren.box, `${atOnce}; ${finished}; ${check}`, patient),
-        sh(box, `${finished}; ${check}`, patient),
-      ]);
-      expect(inBranch).toBe('0\n0\n24\n0');
-      expect(inSource).toBe('0\n24\n0');
-    }
-    await children[Symbol.asyncDispose]();
-    await drop(id);
-  });
-
   it('go on from the last good one when the link before was removed, or could not be written', async () => {
     await using children = await fork();
     const { box } = children;

@@ -1,12 +1,8 @@
-import { execFileSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
 import type { Sandbox } from '@forkd/sdk';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { fork, inEach, sh, template } from '../sandbox/support.js';
+import { guestProgram } from '../support/guest-program.js';
 
 const CHILDREN = 50;
 /** Two looks at the wall clock against the monotonic one lie up to a millisecond apart. */
@@ -14,19 +10,16 @@ const SAMPLE_MS = 2.5;
 /** The guest's clock goes by a rate that was measured: docs/limits.md. */
 const RATE = 1e-3;
 
-let dir: string;
+let program: ReturnType<typeof guestProgram>;
 beforeAll(() => {
-  dir = mkdtempSync(join(tmpdir(), 'fk-clocks-'));
-  const source = fileURLToPath(new URL('./clocks.c', import.meta.url));
-  const flags = ['-std=c11', '-Os', '-Wall', '-Wextra', '-Werror', '-static', '-s'];
-  execFileSync('musl-gcc', [...flags, '-o', join(dir, 'clocks'), source]);
+  program = guestProgram(new URL('./clocks.c', import.meta.url));
 });
-afterAll(() => rmSync(dir, { recursive: true, force: true }));
+afterAll(() => program[Symbol.dispose]());
 
 const yaml = () => `base: busybox
 memory: 96M
 files:
-  - {path: /root/clocks, from: ${join(dir, 'clocks')}, mode: "0755"}
+  - {path: /root/clocks, from: ${program.path}, mode: "0755"}
 warm_up:
   - echo look | /root/clocks > /root/then
 `;

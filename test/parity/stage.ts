@@ -5,7 +5,7 @@ import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { Forkd, ForkdError } from '@forkd/sdk';
+import { Forkd, ForkdError, type Sandbox } from '@forkd/sdk';
 import type { Children, Stage } from './types.js';
 
 /** Under two emulations a daemon takes most of a minute to start. */
@@ -86,7 +86,12 @@ class LiveStage implements Stage {
   async fork(n = 1, options: { snapshot?: string; env?: Record<string, string> } = {}): Promise<Children> {
     const { sandboxes, failures } = await this.client.fork({ snapshot: 'busybox', n, ...options });
     const removeAll = async () => {
-      await Promise.all(sandboxes.map((box) => box.kill().catch(unlessGone)));
+      await Promise.all(
+        sandboxes.map(async (box) => {
+          await this.#tellOfEnd(box).catch(unlessGone);
+          await box.kill().catch(unlessGone);
+        }),
+      );
     };
     const box = sandboxes[0];
     if (failures.length > 0 || box === undefined) {
@@ -94,6 +99,16 @@ class LiveStage implements Stage {
       throw new Error(`${failures.length} of ${n} children failed: ${JSON.stringify(failures)}`);
     }
     return { boxes: sandboxes, box, [Symbol.asyncDispose]: removeAll };
+  }
+
+  /** A guest that has ended by itself is no part of any behaviour: what its kernel said last goes with its sandbox. */
+  async #tellOfEnd(box: Sandbox): Promise<void> {
+    const { state, exit } = await box.info();
+    if (state !== 'exited' || exit?.kind !== 'exited') return;
+    const { console: said, vmm } = await box.logs();
+    this.#options.say?.(
+      `${box.id} has ended by itself: ${exit.reason}\n${said.slice(-4000)}\n${vmm.slice(-1000)}`,
+    );
   }
 
   async template(tag: string, yaml: string): Promise<string> {
