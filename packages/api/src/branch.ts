@@ -1,6 +1,6 @@
 /** Branches: captures of running sandboxes, and the lineage that they make. */
 import Type, { type Static } from 'typebox';
-import { closed, SandboxId, Tag } from './common.js';
+import { closed, Tag } from './common.js';
 import { ForkFailure, SandboxInfo } from './sandboxes.js';
 import { SnapshotInfo } from './snapshots.js';
 
@@ -54,7 +54,11 @@ export const BranchReply = Type.Object(
 export type BranchReply = Static<typeof BranchReply>;
 
 /** `POST /v1/sandboxes/:id/promote`: this sandbox takes the place of another one. */
-export const PromoteRequest = closed({ over: SandboxId }, { $id: 'PromoteRequest' });
+export const PromoteRequest = closed(
+  // What is no id is no sandbox, which the answer says.
+  { over: Type.String({ minLength: 1, maxLength: 64, description: 'Sandbox id, sb-...' }) },
+  { $id: 'PromoteRequest' },
+);
 export type PromoteRequest = Static<typeof PromoteRequest>;
 
 export const PromoteReply = Type.Object(

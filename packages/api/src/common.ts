@@ -21,7 +21,6 @@ export function closed<P extends TProperties>(
   return Type.Object(properties, { additionalProperties: false, ...options });
 }
 
-export const SandboxId = Type.String({ pattern: sandboxIdPattern, description: 'Sandbox id, sb-...' });
 export const SnapshotRef = Type.String({
   pattern: tagPattern,
   description: 'Tag or id (sn-...) of a snapshot.',

@@ -258,6 +258,12 @@ describe('a daemon that starts again', () => {
     expect(await info(untagged)).toMatchObject({ tags: [] });
   });
 
+  it('takes the place of a sandbox that there is', async () => {
+    const child = await fork('base');
+    const answer = await test.call('POST', `/v1/sandboxes/${child}/promote`, { over: 'half' });
+    expect(answer).toMatchObject({ status: 404, body: { code: 'sandbox_not_found' } });
+  });
+
   it('knows whose place a sandbox has taken', async () => {
     const child = await fork('base');
     expect((await test.call('POST', `/v1/sandboxes/${child}/promote`, { over: box })).status).toBe(200);

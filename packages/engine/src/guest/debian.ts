@@ -2,6 +2,7 @@
 import { access, constants, readFile, writeFile } from 'node:fs/promises';
 import { userInfo } from 'node:os';
 import { EngineError } from '../errors.js';
+import { findProgram } from '../vmm/program.js';
 import { type DebianSource, debianSources, reachSettings, unknownPackages } from './apt.js';
 import type { GuestContext } from './kernel.js';
 import { outputOf, RunError, run } from './run.js';
@@ -49,6 +50,10 @@ export async function makeDebianTar(
   scratch: string,
   context: GuestContext,
 ): Promise<void> {
+  if ((await findProgram('mmdebstrap')) === null)
+    throw new EngineError('host_unfit', 'mmdebstrap, which makes Debian images, is not installed', {
+      remedy: 'apt-get install mmdebstrap',
+    });
   const mode = await bootstrapMode(context);
   const sources = await sourcesOf(suite, context);
   await refuseUnknown(suite, packages, context);
@@ -78,11 +83,6 @@ export async function makeDebianTar(
     await run(program!, rest, { ...stop, env, signal: context.signal, onLine: context.onProgress });
   } catch (error) {
     if (!(error instanceof RunError)) throw error;
-    if (error.kind === 'missing')
-      throw new EngineError('host_unfit', 'mmdebstrap, which makes Debian images, is not installed', {
-        remedy: 'apt-get install mmdebstrap',
-        cause: error,
-      });
     throw new EngineError('build_failed', describeFailure(suite, error), {
       details: { output: outputOf(error) },
       cause: error,
