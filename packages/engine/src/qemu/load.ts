@@ -44,10 +44,13 @@ async function graftMemory(vmm: WaitingQemu, source: LoadSource, signal: AbortSi
   return ram;
 }
 
-/** Puts the snapshot's disks below the overlay, which had none until now. */
+/**
+ * Puts the snapshot's disks below the overlay, which had none until now. All is sent at once: QEMU does it in order, and where one step is
+ * refused so are those on top of it.
+ */
 async function attachDisk(vmm: WaitingQemu, disks: readonly DiskLink[], signal: AbortSignal): Promise<void> {
-  for (const [index, { format }] of disks.entries())
-    await vmm.qmp.run(
+  const added = disks.map(({ format }, index) =>
+    vmm.qmp.run(
       'blockdev-add',
       {
         driver: format,
@@ -57,7 +60,8 @@ async function attachDisk(vmm: WaitingQemu, disks: readonly DiskLink[], signal: 
         ...(format === 'qcow2' && { backing: belowNode(index - 1) }),
       },
       { signal },
-    );
+    ),
+  );
   const overlay = {
     driver: 'qcow2',
     'node-name': 'overlay',
@@ -65,7 +69,7 @@ async function attachDisk(vmm: WaitingQemu, disks: readonly DiskLink[], signal: 
     file: 'overlay-file',
     backing: belowNode(disks.length - 1),
   };
-  await vmm.qmp.run('blockdev-reopen', { options: [overlay] }, { signal });
+  await Promise.all([...added, vmm.qmp.run('blockdev-reopen', { options: [overlay] }, { signal })]);
 }
 
 function belowNode(index: number): string {

@@ -41,7 +41,7 @@ async function verifyFile(
   try {
     const { size } = await file.stat();
     if (size !== entry.bytes) problems.push(`has ${size} bytes, ${entry.bytes} were written`);
-    const buffer = Buffer.alloc(CHUNK_BYTES);
+    const buffer = Buffer.allocUnsafeSlow(Math.min(CHUNK_BYTES, size));
     for (const [index, hash] of entry.chunks.entries()) {
       signal?.throwIfAborted();
       const chunk = buffer.subarray(0, Math.min(CHUNK_BYTES, Math.min(size, entry.bytes) - at));
