@@ -168,6 +168,30 @@ describe('a chain of twenty', () => {
     await dropAllOf(box.id);
   });
 
+  it('branches of one source can be had and removed, one after another: it does not come to look through more and more files', {
+    timeout: 300_000,
+  }, async () => {
+    await using one = await fork();
+    const { box } = one;
+    const files = (dir: string): number =>
+      readdirSync(dir).filter((name) => /^(overlay|whole|disk)/.test(name)).length;
+    const most = { source: 0, snapshot: 0 };
+    for (let round = 1; round <= 20; round++) {
+      await sh(box, `echo ${round} > /dev/shm/round; echo ${round} > /root/round-${round}; sync`);
+      await using made = await branch(box);
+      most.snapshot = Math.max(most.snapshot, files(made.info.dir));
+      most.source = Math.max(most.source, files(join(process.env.FORKD_HOME!, 'run', box.id)));
+    }
+    expect(most.snapshot).toBeLessThan(8);
+    expect(most.source).toBeLessThan(10);
+    const seen =
+      'cat /dev/shm/round; ls /root | wc -l; cat /root/round-* | sort -n | xargs; dmesg | grep -ci "ext4.*error" || true';
+    const all = Array.from({ length: 20 }, (_, index) => index + 1).join(' ');
+    await using last = await branch(box);
+    expect(await inChild(last.id, seen)).toBe(`20\n20\n${all}\n0`);
+    expect(await sh(box, seen)).toBe(`20\n20\n${all}\n0`);
+  });
+
   it('branches of branches can be had', { timeout: 300_000 }, async () => {
     let below = 'busybox';
     const made: string[] = [];

@@ -49,6 +49,14 @@ export class PreviousLink {
     this.#nodes.delete(flat.id);
   }
 
+  /** Keeps the source's own disk to a few files where branches are removed again. */
+  async gatherDisks(disks: VmmDisks): Promise<void> {
+    const left = await disks.gather(this.#covered);
+    if (left === null) return;
+    this.#covered = left;
+    this.#nodes.clear();
+  }
+
   /** The disk of a branch was frozen: it ends with this overlay. */
   frozen(id: string, node: string): void {
     this.#nodes.set(id, node);

@@ -23,7 +23,6 @@ const BOOT_ARGS = `${COMMAND_LINE} reboot=k pci=off 8250.nr_uarts=1 i8042.noaux 
 /** Firecracker, on kvm. */
 export const firecrackerDriver: VmmDriver = {
   engine: 'firecracker',
-  diskFile: fcFiles.disk,
   find: findFirecracker,
   pin,
   commandLine: () => BOOT_ARGS,

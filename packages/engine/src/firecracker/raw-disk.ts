@@ -73,6 +73,10 @@ export class RawDisk implements VmmDisks {
     return Promise.resolve(1);
   }
 
+  gather(): Promise<null> {
+    return Promise.resolve(null);
+  }
+
   /** Bytes that a copy has to move: none where blocks are shared. */
   async #copied(dir: string): Promise<number> {
     const path = join(this.#vmm.dir, fcFiles.disk);

@@ -1,5 +1,4 @@
-import { stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { readFile } from 'node:fs/promises';
 import { setTimeout } from 'node:timers/promises';
 import { EngineError } from '../errors.js';
 import { adoptShim, type Shim, type VmmExit } from '../shim/index.js';
@@ -53,7 +52,7 @@ export async function adoptMachine(
       hostname: facts.hostname,
       timings: noTimings,
       ram: facts.ram.map(ramRange),
-      user: await ownerOf(join(spec.dir, driver.diskFile)),
+      user: await userOf(shim.vmmPid),
       store,
       log: spec.log,
     });
@@ -66,10 +65,11 @@ export async function adoptMachine(
   }
 }
 
-/** Who a VMM runs as: the owner of its overlay, when that is not us. */
-async function ownerOf(path: string): Promise<VmmUser | undefined> {
-  const { uid, gid } = await stat(path);
-  return uid === process.getuid!() ? undefined : { uid, gid };
+/** Who a VMM runs as, when that is not us. Its files do not tell: those that belong to a branch as well are ours. */
+async function userOf(pid: number): Promise<VmmUser | undefined> {
+  const status = await readFile(`/proc/${pid}/status`, 'utf8');
+  const [, uid, gid] = /^Uid:\t(\d+)[\s\S]*?^Gid:\t(\d+)/m.exec(status)!;
+  return Number(uid) === process.getuid!() ? undefined : { uid: Number(uid), gid: Number(gid) };
 }
 
 function ended(id: string, exit: VmmExit, cause: unknown): EngineError {

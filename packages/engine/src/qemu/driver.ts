@@ -25,7 +25,6 @@ const CPU_MODELS = { tcg: 'max', kvm: 'host,migratable=on' } as const satisfies 
 /** QEMU, with kvm or tcg. */
 export const qemuDriver: VmmDriver = {
   engine: 'qemu',
-  diskFile: vmmFiles.overlay,
   find: findQemu,
   pin,
   commandLine,

@@ -129,6 +129,14 @@ export interface VmmDisks {
    * @returns how many frozen files it has replaced
    */
   standOn(path: string, node: string): Promise<number>;
+  /**
+   * Where there are several frozen files that the previous link does not hold (branches that were removed since), brings what they hold into
+   * the file that the guest writes to, while it runs. Costs what was written.
+   *
+   * @returns how many frozen files that the previous link holds are left; null where nothing was done
+   * @throws EngineError vmm_failed, timeout; then all is as it was
+   */
+  gather(covered: number): Promise<number | null>;
 }
 
 export interface PreparedDisk {
@@ -204,8 +212,6 @@ export interface EngineBinary {
 /** One engine. */
 export interface VmmDriver {
   readonly engine: EngineName;
-  /** Name in the run directory of the disk that a child starts with. */
-  readonly diskFile: string;
   /** @throws EngineError host_unfit when there is none that is fit */
   find(): Promise<EngineBinary>;
   pin(accelerator: Accelerator): Promise<EnginePin>;
