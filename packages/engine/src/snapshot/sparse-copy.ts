@@ -1,5 +1,5 @@
+import { webcrypto } from 'node:crypto';
 import { type FileHandle, open } from 'node:fs/promises';
-import { sha256 } from '../hash.js';
 import { PAGE } from '../memory/index.js';
 
 /** Bytes that one hash of a manifest covers. */
@@ -50,16 +50,17 @@ async function copyChunks(
     signal?.throwIfAborted();
     const chunk = buffer.subarray(0, Math.min(CHUNK_BYTES, size - at));
     await readFully(source, chunk, at);
-    const hash = hashChunk(chunk);
+    const hash = await hashChunk(chunk);
     chunks.push(hash);
     if (hash !== '') await writePages(target, chunk, at);
   }
   return chunks;
 }
 
-/** The hash of a chunk as manifests have it. */
-export function hashChunk(chunk: Buffer): string {
-  return chunk.equals(ZERO_CHUNK.subarray(0, chunk.length)) ? '' : sha256(chunk);
+/** The hash of a chunk as manifests have it, made in a thread of Node's own: the daemon answers others meanwhile. The chunk must not change until then. */
+export async function hashChunk(chunk: Buffer): Promise<string> {
+  if (chunk.equals(ZERO_CHUNK.subarray(0, chunk.length))) return '';
+  return Buffer.from(await webcrypto.subtle.digest('SHA-256', chunk)).toString('hex');
 }
 
 /** Fills `buffer` from the file; a file that ends early is an error. */

@@ -47,7 +47,7 @@ async function verifyFile(
       const chunk = buffer.subarray(0, Math.min(CHUNK_BYTES, Math.min(size, entry.bytes) - at));
       if (chunk.length === 0) break;
       await readFully(file, chunk, at);
-      if (hashChunk(chunk) !== hash)
+      if ((await hashChunk(chunk)) !== hash)
         problems.push(`bytes ${at} to ${at + chunk.length} (chunk ${index}) were altered`);
       at += chunk.length;
     }
