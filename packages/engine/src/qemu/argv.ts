@@ -141,6 +141,9 @@ function disks(writable: Record<string, unknown>, node: string): string[] {
 /**
  * A file as QEMU's protocol node. Nobody else writes it: the run directory has one owner, so no lock is needed. One that nothing writes to
  * any more (a branch has put an overlay over it) is opened for reading: it has become a snapshot's, which its VMM may not change.
+ *
+ * At the end of each load QEMU would sync every file, and drop what the host has of it in memory: 20 ms after a branch, and the disk of a
+ * template read anew by the next child. That is for files that another host may have changed.
  */
 export function fileNode(filename: string, readOnly: boolean): Record<string, unknown> {
   return {
@@ -148,6 +151,7 @@ export function fileNode(filename: string, readOnly: boolean): Record<string, un
     filename,
     'read-only': readOnly,
     locking: 'off',
+    'drop-cache': false,
     ...(!readOnly && { 'auto-read-only': true, cache: { 'no-flush': true } }),
   };
 }
