@@ -35,7 +35,8 @@ const measures: [string, Measure][] = [
   ['branch_full_pause', (bench) => pause(bench, 'branch_full_pause', 'full', 64)],
   ['branch_stall', (bench) => stall(bench, 'branch_stall', true)],
   ['branch_stall_without', (bench) => stall(bench, 'branch_stall_without', false)],
-  ['branch_to_grandchild_16', (bench) => grandchild(bench)],
+  ['branch_to_grandchild_16', (bench) => grandchild(bench, 'branch_to_grandchild_16', 'command')],
+  ['branch_to_grandchild_16_hello', (bench) => grandchild(bench, 'branch_to_grandchild_16_hello', 'hello')],
   ...[0, 1, 2, 3, 4, 5].map((depth): [string, Measure] => [
     `fork_depth_${depth}`,
     (bench) => forkAtDepth(bench, depth),

@@ -3,8 +3,15 @@ import type { Sandbox } from '@forkd/sdk';
 import { type Row, repeat, rowOf, timed } from '../../statistics.js';
 import { type BranchBench, BUDGET_MS, MiB, PAGE, template } from './support.js';
 
-/** Request for a branch with one child until that child has answered; 16 MiB in scattered pages changed. */
-export async function grandchild(bench: BranchBench): Promise<Row> {
+/**
+ * Request for a branch with one child until that child has answered: its hello, with which the request ends, or a first command as well, all of
+ * whose code an emulator translates. 16 MiB in scattered pages changed.
+ */
+export async function grandchild(
+  bench: BranchBench,
+  name: string,
+  answer: 'hello' | 'command',
+): Promise<Row> {
   return await bench.withSource(async (box) => {
     await bench.scatter(box, (16 * MiB) / PAGE, 0);
     const series = await repeat(
@@ -20,7 +27,7 @@ export async function grandchild(bench: BranchBench): Promise<Row> {
             const { id, children } = await branchWithChild(box);
             snapshot = id;
             ids.push(...children.map((child) => child.id));
-            await children[0]!.exec(['true']);
+            if (answer === 'command') await children[0]!.exec(['true']);
           });
         } finally {
           for (const id of ids) await bench.client.sandboxes.remove(id);
@@ -29,7 +36,7 @@ export async function grandchild(bench: BranchBench): Promise<Row> {
       },
       BUDGET_MS,
     );
-    return rowOf('branch_to_grandchild_16', 'ms', series, '16 MiB in scattered pages, standby ready');
+    return rowOf(name, 'ms', series, `16 MiB in scattered pages, standby ready; until its ${answer}`);
   });
 }
 
