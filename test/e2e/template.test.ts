@@ -32,6 +32,7 @@ describe('forkd template', () => {
       'disk',
       'boot',
       'hello',
+      'first-command',
       'freeze',
       'capture',
     ]);

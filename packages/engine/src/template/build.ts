@@ -11,6 +11,7 @@ import type { BuildContext, BuilderHost, BuilderMachine, PreparedHost } from './
 import { type DigestInputs, findHostFiles, hostPath, templateDigest } from './digest.js';
 import {
   assertRunning,
+  firstCommand,
   type Resident,
   runCommand,
   shown,
@@ -212,6 +213,7 @@ async function warmUp(
       if (command.background) residents.push(await startService(session, command, tell, signal));
       else await runCommand(session, command, tell, signal);
     });
+  await step('first-command', 'Run a first command', () => firstCommand(session, spec.user, signal));
   const { ready } = spec;
   if (ready)
     await step('ready', `Wait until ready: ${shown(ready.run)}`, (tell) =>
