@@ -6,6 +6,9 @@
  * late, which is as red as a failure; with `--late-is-not-red` it is told only, as long as most were judged. Prints what ran and one table of
  * results; exit code 0 only when all behaviours hold on all.
  *
+ * `--emulated` says that the hardware that guests run on is emulated: what loses guests there without a word is tried up to four times, and the
+ * report says so.
+ *
  * For a program that runs it in a machine that may crash: `--events` tells of each step in a line of its own (events.ts) and leaves the table to
  * that program, `--except KEY` leaves out one behaviour on one column.
  */
@@ -25,6 +28,7 @@ const { values, positionals } = parseArgs({
     only: { type: 'string', multiple: true, default: [''] },
     secs: { type: 'string', default: '3600' },
     'late-is-not-red': { type: 'boolean', default: false },
+    emulated: { type: 'boolean', default: false },
     events: { type: 'boolean', default: false },
     except: { type: 'string', multiple: true, default: [] },
   },
@@ -77,6 +81,7 @@ async function column(title: string): Promise<Column> {
       {
         until,
         say,
+        emulated: values.emulated,
         begins: (behaviour) => tell({ type: 'begin', title, behaviour }),
         ends: (result) => {
           shown.results.push(result);

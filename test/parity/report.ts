@@ -17,9 +17,11 @@ export function report(
 ): boolean {
   console.log(`\n${behaviours.length === 0 ? 'nothing ran' : table(columns, behaviours)}`);
   for (const { title, results } of columns)
-    for (const { scenario, firstTry } of results)
-      if (firstTry !== undefined)
-        console.log(`\n* tried twice: ${keyOf(title, scenario)}; at first: ${firstTry}`);
+    for (const { scenario, firstTries = [] } of results)
+      if (firstTries.length > 0)
+        console.log(
+          `\n* tried ${firstTries.length + 1} times: ${keyOf(title, scenario)}; before: ${firstTries.join('\n')}`,
+        );
   const failures = columns.flatMap((column) => failuresOf(column, behaviours, lateIsRed));
   for (const text of failures) console.log(`\nFAILED on ${text}`);
   for (const { title, engine, version, slowness } of columns)

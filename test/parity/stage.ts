@@ -13,6 +13,9 @@ const START_MS = 300_000;
 /** What an ordinary host takes for a first program of its own, ms: the measure of slowness. */
 const ORDINARY_START_MS = 60;
 
+/** What a kernel says at its end: that it panics, or what it does instead of running on. */
+const LAST_WORDS = /Kernel panic|reboot: /;
+
 export interface StageOptions {
   /** The checkout whose daemon is run. */
   checkout: string;
@@ -44,6 +47,7 @@ class LiveStage implements Stage {
   readonly accelerator: string;
   version = 'unknown';
   slowness = 1;
+  lostGuests = 0;
   readonly #templates = new Map<string, Promise<string>>();
   readonly #options: StageOptions;
   #daemon: ChildProcess | undefined;
@@ -106,6 +110,7 @@ class LiveStage implements Stage {
     const { state, exit } = await box.info();
     if (state !== 'exited' || exit?.kind !== 'exited') return;
     const { console: said, vmm } = await box.logs();
+    if (!LAST_WORDS.test(said)) this.lostGuests += 1;
     this.#options.say?.(
       `${box.id} has ended by itself: ${exit.reason}\n${said.slice(-4000)}\n${vmm.slice(-1000)}`,
     );

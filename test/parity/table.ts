@@ -7,8 +7,8 @@ export interface Result {
   state: 'pass' | 'fail' | 'late';
   ms: number;
   error?: string;
-  /** What went wrong at the first of two tries. */
-  firstTry?: string;
+  /** What went wrong at each try before the last one. */
+  firstTries?: string[];
 }
 
 /** All results of one engine and accelerator. */
@@ -42,7 +42,7 @@ export function table(columns: readonly Column[], behaviours: readonly Behaviour
   for (const behaviour of behaviours) {
     const cells = columns.map((column) => {
       const result = resultOf(column, behaviour);
-      const again = result?.firstTry === undefined ? '' : '*';
+      const again = result?.firstTries === undefined ? '' : '*'.repeat(result.firstTries.length);
       const text = result ? `${result.state}${again} ${(result.ms / 1000).toFixed(1)} s` : 'not run';
       return text.padStart(16);
     });

@@ -11,6 +11,8 @@ export interface Stage {
   readonly version: string;
   /** How much slower than an ordinary host this one is, at least 1: bounds of time are multiplied by it. */
   readonly slowness: number;
+  /** Guests that have ended by themselves without a word of their kernel, as a triple fault does; the behaviours that mean to end one aside. */
+  readonly lostGuests: number;
   /** Kills the daemon as a crash does, and starts the next one. */
   crash(): Promise<void>;
   /** Forks of a snapshot, by default of the busybox template. All must start; they are removed at the end of the scope. */

@@ -32,7 +32,16 @@ export async function suiteInRig(columns, args, seconds) {
   };
   const round = async ({ titles, except }, at) => {
     const secs = Math.max(1, Math.ceil(seconds - took()));
-    const command = ['node', ...NODE_FLAGS, parityProgram, '--events', '--secs', String(secs), ...args];
+    const command = [
+      'node',
+      ...NODE_FLAGS,
+      parityProgram,
+      '--emulated',
+      '--events',
+      '--secs',
+      String(secs),
+      ...args,
+    ];
     command.push(...except.flatMap((key) => ['--except', key]), ...titles);
     return await inMachine(join(rigDirectory, `run-${process.pid}-${at + 1}`), parts, command, onLine);
   };

@@ -3,7 +3,10 @@ import { Pool } from './pool.js';
 
 class Thing implements AsyncDisposable {
   gone = false;
-  constructor(readonly number: number) {}
+  readonly number: number;
+  constructor(number: number) {
+    this.number = number;
+  }
   async [Symbol.asyncDispose](): Promise<void> {
     this.gone = true;
   }
