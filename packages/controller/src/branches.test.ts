@@ -258,12 +258,6 @@ describe('a daemon that starts again', () => {
     expect(await info(untagged)).toMatchObject({ tags: [] });
   });
 
-  it('takes the place of a sandbox that there is', async () => {
-    const child = await fork('base');
-    const answer = await test.call('POST', `/v1/sandboxes/${child}/promote`, { over: 'half' });
-    expect(answer).toMatchObject({ status: 404, body: { code: 'sandbox_not_found' } });
-  });
-
   it('knows whose place a sandbox has taken', async () => {
     const child = await fork('base');
     expect((await test.call('POST', `/v1/sandboxes/${child}/promote`, { over: box })).status).toBe(200);
@@ -274,6 +268,12 @@ describe('a daemon that starts again', () => {
 });
 
 describe('lineage', () => {
+  it('takes the place of a sandbox that there is', async () => {
+    const child = await fork('base');
+    const answer = await test.call('POST', `/v1/sandboxes/${child}/promote`, { over: 'half' });
+    expect(answer).toMatchObject({ status: 404, body: { code: 'sandbox_not_found' } });
+  });
+
   it('decides what may be removed, alone or with all that stands on it', async () => {
     const first = (await branch()).body.id;
     const second = (await branch()).body.id;

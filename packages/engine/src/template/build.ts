@@ -213,7 +213,9 @@ async function warmUp(
       if (command.background) residents.push(await startService(session, command, tell, signal));
       else await runCommand(session, command, tell, signal);
     });
-  await step('first-command', 'Run a first command', () => firstCommand(session, spec.user, signal));
+  await step('first-command', 'Run a first command', (tell) =>
+    firstCommand(session, spec.user, tell, signal),
+  );
   const { ready } = spec;
   if (ready)
     await step('ready', `Wait until ready: ${shown(ready.run)}`, (tell) =>

@@ -11,6 +11,7 @@ import type { StepContext } from './steps.js';
 const INTERPRETER_READY_MS = 120_000;
 const INTERPRETER_INIT_MS = 10 * 60_000;
 const FILE_MS = 10 * 60_000;
+const FIRST_COMMAND_MS = 60_000;
 /** Between two tries of the ready check. */
 const READY_RETRY_MS = 200;
 
@@ -59,17 +60,16 @@ export async function runCommand(
  * Has the kernel read a shell and a small program, and do once what it does at the first command of all: else each child does it anew, a quarter
  * of what its own first command costs. An image may have neither of them.
  */
-export async function firstCommand(session: AgentSession, user: string, signal: AbortSignal): Promise<void> {
-  for (const command of [{ shell: ':' }, ['true']]) {
-    try {
-      const process = await session.spawn({ command, user, stdin: 'none', label: 'build' }, signal);
-      process.stdout.resume();
-      process.stderr?.resume();
-      await process.wait(signal);
-      await process.release();
-    } catch (error) {
-      if (!(error instanceof AgentError) || error.code !== 'not_found') throw error;
-    }
+export async function firstCommand(
+  session: AgentSession,
+  user: string,
+  context: StepContext,
+  signal: AbortSignal,
+): Promise<void> {
+  try {
+    await runToEnd(session, { run: 'exec true', user, timeoutMs: FIRST_COMMAND_MS }, context, signal);
+  } catch (error) {
+    if (!(error instanceof AgentError) || error.code !== 'not_found') throw error;
   }
 }
 
