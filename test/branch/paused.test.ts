@@ -4,7 +4,7 @@ import { text } from 'node:stream/consumers';
 import { type Machine, newId } from '@forkd/engine';
 import { expect, it } from 'vitest';
 import { ownHome } from '../sandbox/home.js';
-import { openLibrary } from './library.js';
+import { takeOver } from './library.js';
 
 /** What a machine answers to a command. The daemon has no verb that pauses; the library has. */
 async function sh(machine: Machine, shell: string): Promise<string> {
@@ -19,7 +19,7 @@ async function sh(machine: Machine, shell: string): Promise<string> {
 
 it('three branches of one paused sandbox with a disk of its own stand for that instant, leave it paused, and it goes on', async () => {
   await using home = await ownHome();
-  await using library = await openLibrary(home);
+  await using library = await takeOver(home);
   const source = await library.fork();
   const children: Machine[] = [];
   try {

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { Forkd, ForkdError, type Sandbox } from '@forkd/sdk';
+import { type Library, openLibrary } from '../support/library.js';
 import type { Children, Stage } from './types.js';
 
 /** Under two emulations a daemon takes most of a minute to start. */
@@ -79,12 +80,35 @@ class LiveStage implements Stage {
   }
 
   async crash(): Promise<void> {
+    await this.#end('SIGKILL');
+    await this.#start();
+  }
+
+  async library(): Promise<Library> {
+    const snapshotId = (await this.client.snapshots.get('busybox')).id;
+    await this.#end('SIGTERM');
+    const nativeDir = join(this.#options.checkout, 'build/native');
+    try {
+      const library = await openLibrary({ home: this.home, nativeDir, snapshotId });
+      return {
+        fork: (snapshot) => library.fork(snapshot),
+        [Symbol.asyncDispose]: async () => {
+          await library[Symbol.asyncDispose]();
+          await this.#start();
+        },
+      };
+    } catch (error) {
+      await this.#start();
+      throw error;
+    }
+  }
+
+  async #end(how: NodeJS.Signals): Promise<void> {
     const daemon = this.#daemon;
     if (!daemon) throw new Error('no daemon runs');
     const gone = once(daemon, 'exit');
-    daemon.kill('SIGKILL');
+    daemon.kill(how);
     await gone;
-    await this.#start();
   }
 
   async fork(n = 1, options: { snapshot?: string; env?: Record<string, string> } = {}): Promise<Children> {
@@ -163,9 +187,7 @@ class LiveStage implements Stage {
         (all) => Promise.allSettled(all.map(({ id }) => this.client.sandbox(id).kill())),
         () => undefined,
       );
-      const gone = once(daemon, 'exit');
-      daemon.kill('SIGTERM');
-      await gone;
+      await this.#end('SIGTERM');
     }
     await this.client.close();
     rmSync(this.home, { recursive: true, force: true });

@@ -1,5 +1,6 @@
 /** Behaviours that hold on every engine and accelerator: one suite, run over each of them. */
 import type { Forkd, Sandbox } from '@forkd/sdk';
+import type { Library } from '../support/library.js';
 
 /** What the behaviours are shown on. */
 export interface Stage {
@@ -15,6 +16,8 @@ export interface Stage {
   readonly lostGuests: number;
   /** Kills the daemon as a crash does, and starts the next one. */
   crash(): Promise<void>;
+  /** The engine without a daemon in front: that ends, and the next one starts at the end of the scope. */
+  library(): Promise<Library>;
   /** Forks of a snapshot, by default of the busybox template. All must start; they are removed at the end of the scope. */
   fork(n?: number, options?: { snapshot?: string; env?: Record<string, string> }): Promise<Children>;
   /** The snapshot of a template, by its text: built when it is first asked for, tagged `tag`. */

@@ -3,7 +3,9 @@ import { branchFaults } from './branch-faults.js';
 import { branches } from './branches.js';
 import { faults } from './faults.js';
 import { forks } from './fork.js';
+import { sessions } from './sessions.js';
 import { states } from './states.js';
+import { wide } from './wide.js';
 import { work } from './work.js';
 
 /** Said by whoever made that disk, such as the rig. */
@@ -15,6 +17,8 @@ export const scenarios: readonly Scenario[] = [
   ...work,
   ...states,
   ...branches,
+  ...sessions,
+  ...wide,
   ...faults,
   ...branchFaults,
 ].filter(({ needs }) => needs === undefined || ownDisk);
