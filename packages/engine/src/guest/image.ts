@@ -8,8 +8,9 @@ import { busyboxInputs, makeBusyboxTar } from './busybox.js';
 import { matchesStamp, publish, readJson, type Stamp, scratchIn, stampOf, writeJson } from './cache.js';
 import { debianInputs, makeDebianTar } from './debian.js';
 import type { GuestContext } from './kernel.js';
-import { mergeInto, PACKING } from './packages/merge.js';
+import { mergeInto } from './packages/merge.js';
 import type { PackageSet } from './packages/set.js';
+import { PACK_MS, PACKING, packWhole } from './packing.js';
 import { makeRootfsTar, type Rootfs, rootfsInputs } from './rootfs/rootfs.js';
 import { outputOf, RunError, run } from './run.js';
 
@@ -144,11 +145,13 @@ function makerOf(options: ImageOptions): Maker {
 /** A tar to a squashfs: without loop devices, mounts or root. */
 async function pack(tar: string, to: string, options: ImageOptions): Promise<void> {
   try {
-    await run('sqfstar', [...PACKING, to], {
-      signal: options.signal,
-      input: createReadStream(tar, { highWaterMark: 1 << 20 }),
-      timeoutMs: 600_000,
-    });
+    const packTar = () =>
+      run('sqfstar', [...PACKING, to], {
+        signal: options.signal,
+        input: createReadStream(tar, { highWaterMark: 1 << 20 }),
+        timeoutMs: PACK_MS,
+      });
+    await packWhole(to, packTar, options);
   } catch (error) {
     if (!(error instanceof RunError)) throw error;
     if (error.kind === 'missing')

@@ -2,10 +2,8 @@
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { EngineError } from '../../errors.js';
+import { describeImage, PACK_MS, PACKING, packWhole } from '../packing.js';
 import { outputOf, RunError, type RunOptions, run } from '../run.js';
-
-/** How images are packed. LZ4 is what an emulated guest unpacks fastest. */
-export const PACKING = ['-quiet', '-no-progress', '-comp', 'lz4', '-b', '128K', '-no-xattrs'] as const;
 
 /**
  * Writes an image of a base with the content of tars over it.
@@ -22,18 +20,18 @@ export async function mergeInto(
   scratch: string,
   context: { signal?: AbortSignal | undefined; onProgress?: ((text: string) => void) | undefined },
 ): Promise<void> {
-  const options: RunOptions = { signal: context.signal, timeoutMs: 600_000 };
+  const options: RunOptions = { signal: context.signal, timeoutMs: PACK_MS };
   const tree = join(scratch, 'tree');
   const description = join(scratch, 'base');
   await mkdir(tree, { mode: 0o755 });
   context.onProgress?.('packing the image with its packages');
   try {
     for (const tar of tars) await run('tar', ['-C', tree, '-xpf', tar], options);
-    await run('unsquashfs', ['-no-progress', '-pf', description, base], options);
+    await describeBase(base, description, options);
     // Whoever is not root is so in a namespace of his own, where the files that he has unpacked are root's.
     const asRoot = process.getuid?.() === 0 ? [] : ['unshare', '--user', '--map-root-user', '--'];
     const command = [...asRoot, 'mksquashfs', tree, to, ...PACKING, '-noappend', '-pf', description];
-    await run(command[0]!, command.slice(1), options);
+    await packWhole(to, () => run(command[0]!, command.slice(1), options), options);
   } catch (error) {
     if (!(error instanceof RunError)) throw error;
     throw new EngineError('build_failed', `packing the image with its packages failed: ${error.message}`, {
@@ -41,5 +39,22 @@ export async function mergeInto(
       details: { output: outputOf(error) },
       cause: error,
     });
+  }
+}
+
+async function describeBase(base: string, to: string, options: RunOptions): Promise<void> {
+  try {
+    await describeImage(base, to, options);
+  } catch (error) {
+    if (!(error instanceof RunError) || error.kind !== 'failed') throw error;
+    throw new EngineError(
+      'build_failed',
+      `the base of the image, ${base}, cannot be read: ${error.message}`,
+      {
+        remedy: 'Build with --no-cache: its base is made anew.',
+        details: { output: outputOf(error) },
+        cause: error,
+      },
+    );
   }
 }
