@@ -228,7 +228,7 @@ export class Brancher {
       log('debug', `the writing of ${snapshotId}`, { ...steps, comparedPages, unchangedPages });
       const durable = store.durable(snapshotId);
       durable.catch(() => {}); // Told to who asks, and by what the snapshot is from then on.
-      this.#previous.advance(written, disks.length);
+      this.#previous.advance(written);
       this.#flattenSoon(written);
       return {
         manifest: written,

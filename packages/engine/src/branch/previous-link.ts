@@ -8,8 +8,8 @@ export class PreviousLink {
   readonly #store: SnapshotStore;
   readonly #fork: Manifest;
   #manifest: Manifest;
-  /** How many of the source's frozen overlays it holds. */
-  #covered = 0;
+  /** What it ends with: the source's frozen overlay; none where it is the snapshot of the fork. */
+  #covered: string | undefined;
   /** The overlay that each link of this source's ends with. */
   readonly #nodes = new Map<string, string>();
 
@@ -20,7 +20,7 @@ export class PreviousLink {
     this.#manifest = fork;
   }
 
-  get covered(): number {
+  get covered(): string | undefined {
     return this.#covered;
   }
 
@@ -33,7 +33,7 @@ export class PreviousLink {
     } catch (error) {
       if (!(error instanceof EngineError) || this.#manifest.id === this.#fork.id) throw error;
       this.#manifest = this.#fork;
-      this.#covered = 0;
+      this.#covered = undefined;
       return await this.#short(this.#fork.id);
     }
   }
@@ -44,17 +44,13 @@ export class PreviousLink {
     const node = this.#nodes.get(flat.id);
     if (node === undefined || !flat.files.disk.whole) return;
     const path = join(this.#store.directory(flat.id), flat.files.disk.name);
-    const replaced = await disks.standOn(path, node);
-    this.#covered -= replaced - 1;
+    await disks.standOn(path, node);
     this.#nodes.delete(flat.id);
   }
 
   /** Keeps the source's own disk to a few files where branches are removed again. */
   async gatherDisks(disks: VmmDisks): Promise<void> {
-    const left = await disks.gather(this.#covered);
-    if (left === null) return;
-    this.#covered = left;
-    this.#nodes.clear();
+    await disks.gather(this.#covered);
   }
 
   /** The disk of a branch was frozen: it ends with this overlay. */
@@ -62,10 +58,10 @@ export class PreviousLink {
     this.#nodes.set(id, node);
   }
 
-  /** A branch was written. @param overlays how many it holds that the one before did not */
-  advance(written: Manifest, overlays: number): void {
+  /** A branch was written. */
+  advance(written: Manifest): void {
     this.#manifest = written;
-    this.#covered += overlays;
+    this.#covered = this.#nodes.get(written.id);
   }
 
   async #short(id: string): Promise<{ chain: Chain; pin: Disposable }> {

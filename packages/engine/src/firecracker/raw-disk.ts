@@ -69,12 +69,12 @@ export class RawDisk implements VmmDisks {
   }
 
   /** It stands on nothing. */
-  standOn(): Promise<number> {
-    return Promise.resolve(1);
+  standOn(): Promise<void> {
+    return Promise.resolve();
   }
 
-  gather(): Promise<null> {
-    return Promise.resolve(null);
+  gather(): Promise<void> {
+    return Promise.resolve();
   }
 
   /** Bytes that a copy has to move: none where blocks are shared. */

@@ -52,8 +52,8 @@ export class Overlays implements VmmDisks {
   }
 
   /** Links the overlays that nothing writes to any more and the previous link does not hold. */
-  async collect(covered: number, dir: string): Promise<FrozenDisk[]> {
-    const frozen = (await this.#known()).slice(covered, -1);
+  async collect(covered: string | undefined, dir: string): Promise<FrozenDisk[]> {
+    const frozen = (await this.#known()).slice(0, -1).filter((node) => isAbove(node, covered));
     return await Promise.all(
       frozen.map(async (node, index) => {
         const name = index === frozen.length - 1 ? 'disk' : `disk-${index}`;
@@ -63,12 +63,12 @@ export class Overlays implements VmmDisks {
     );
   }
 
-  async standOn(path: string, node: string): Promise<number> {
+  async standOn(path: string, node: string): Promise<void> {
     const nodes = await this.#known();
     const at = nodes.indexOf(node);
+    if (at < 0) return;
     const above = nodes[at + 1];
-    if (at < 0 || above === undefined)
-      throw new EngineError('engine_error', `${node} is no overlay that a branch has frozen`);
+    if (above === undefined) throw new EngineError('engine_error', `no branch has frozen ${node}`);
     const whole = `${WHOLE}${numberOf(above)}`;
     const { qmp, dir } = this.#vmm;
     const replaced = [...nodes.slice(0, at + 1).reverse(), ...(await snapshotNodes(this.#vmm))];
@@ -95,14 +95,13 @@ export class Overlays implements VmmDisks {
     await this.#record(this.#nodes);
     for (const name of replaced) await qmp.run('blockdev-del', { 'node-name': name });
     await Promise.all(nodes.slice(0, at + 1).map((old) => rm(join(dir, fileOf(old)), { force: true })));
-    return at + 1;
   }
 
-  async gather(covered: number): Promise<number | null> {
+  async gather(covered: string | undefined): Promise<void> {
     const nodes = await this.#known();
     const kept = nodes[0]!.startsWith(WHOLE) ? 1 : 0;
     const old = nodes.slice(kept, -1);
-    if (old.length - Math.max(0, covered - kept) < MOST_LOOSE) return null;
+    if (old.filter((node) => isAbove(node, covered)).length < MOST_LOOSE) return;
     const { qmp, dir } = this.#vmm;
     const base = kept ? nodes[0]! : (await snapshotNodes(this.#vmm))[0]!;
     await stream(qmp, nodes.at(-1)!, base);
@@ -110,7 +109,6 @@ export class Overlays implements VmmDisks {
     await this.#record(this.#nodes);
     for (const node of old.toReversed()) await qmp.run('blockdev-del', { 'node-name': node });
     await Promise.all(old.map((node) => rm(join(dir, fileOf(node)), { force: true })));
-    return Math.min(covered, kept);
   }
 
   /** Makes and adds the overlay that the guest will write to after the switch. */
@@ -198,6 +196,12 @@ function fileOf(node: string): string {
 /** The number in a node's name; 0 for the first overlay. */
 function numberOf(node: string): number {
   return Number(/[0-9]+$/.exec(node)?.[0] ?? 0);
+}
+
+/** Whether a node holds something that the frozen overlay `covered`, and all below it, do not. A whole one is named by the overlay above it. */
+function isAbove(node: string, covered: string | undefined): boolean {
+  const last = numberOf(node) - (node.startsWith(WHOLE) ? 1 : 0);
+  return covered === undefined || last > numberOf(covered);
 }
 
 /** The nodes of the snapshot's own disk, topmost first: their names are given when a child is loaded. */

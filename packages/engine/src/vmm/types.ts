@@ -117,26 +117,26 @@ export interface VmmDisks {
   /**
    * After the pause: what has been frozen lies in the directory of the snapshot, lowest first.
    *
-   * @param covered how many of the frozen files the previous link holds
+   * @param covered what the previous link ends with: {@link PreparedDisk.below} of the branch that it is; none where that is no branch of this disk
    */
-  collect(covered: number, dir: string): Promise<FrozenDisk[]>;
+  collect(covered: string | undefined, dir: string): Promise<FrozenDisk[]>;
   /** A script has failed: whether it did is to be found out. */
   unknown(): void;
   /**
    * Lets the disk stand on one file in the place of all up to the frozen `node`, while the guest runs: the same bytes, fewer files to look into.
+   * Does nothing where `node` is none any more.
    *
    * @param path a raw file that shows exactly what the disk up to `node` shows
-   * @returns how many frozen files it has replaced
    */
-  standOn(path: string, node: string): Promise<number>;
+  standOn(path: string, node: string): Promise<void>;
   /**
    * Where there are several frozen files that the previous link does not hold (branches that were removed since), brings what they hold into
    * the file that the guest writes to, while it runs. Costs what was written.
    *
-   * @returns how many frozen files that the previous link holds are left; null where nothing was done
-   * @throws EngineError vmm_failed, timeout; then all is as it was
+   * @param covered as with {@link collect}
+   * @throws EngineError vmm_failed, timeout. The disk shows the same, and can be branched.
    */
-  gather(covered: number): Promise<number | null>;
+  gather(covered: string | undefined): Promise<void>;
 }
 
 export interface PreparedDisk {
