@@ -77,6 +77,13 @@ describe('the setup of a template', { timeout: 400_000 }, () => {
     expect(await build(yaml({ warm: 'four' }))).toMatchObject({ once: anew.once });
   });
 
+  it('made anew leaves the other templates on its base as they are', async () => {
+    await build(yaml({ warm: 'anew' }), true);
+    const events: BuildEvent[] = [];
+    for await (const event of client().templates.build('busybox')) events.push(event);
+    expect(events.at(-1)).toMatchObject({ type: 'done', cached: true });
+  });
+
   it('runs again where only half of its disk is there', async () => {
     const before = new Set(kept());
     const first = await build(yaml({ setup: 'half' }));

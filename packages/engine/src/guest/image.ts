@@ -15,7 +15,7 @@ import { makeRootfsTar, type Rootfs, rootfsInputs } from './rootfs/rootfs.js';
 import { outputOf, RunError, run } from './run.js';
 
 /** Changes whenever images of the same inputs would come out otherwise. */
-const FORMAT = 1;
+const FORMAT = 2;
 
 export interface ImageOptions extends GuestContext {
   /** `debian:SUITE`, `busybox`, or a root file system of the host. */
@@ -62,7 +62,7 @@ export async function ensureImage(options: ImageOptions): Promise<Image> {
   const file = join(scratch.dir, 'image');
   await maker.makeTar(tar, scratch.dir);
   options.onProgress?.('packing the image');
-  await pack(tar, file, options);
+  await pack(tar, file, maker.newest, options);
   await rm(tar);
   return await keepImage(file, parent, recordPath, inputs);
 }
@@ -109,6 +109,11 @@ async function keepImage(file: string, parent: string, recordPath: string, input
 interface Maker {
   inputs(): Promise<Record<string, unknown>>;
   makeTar(to: string, scratch: string): Promise<void>;
+  /**
+   * Time of the newest file in the tar, seconds since 1970, where it is known. The image itself is of that time: made anew of the same files it is
+   * the same image, and no template that stands on it becomes stale.
+   */
+  newest?: number;
 }
 
 function makerOf(options: ImageOptions): Maker {
@@ -128,7 +133,7 @@ function makerOf(options: ImageOptions): Maker {
           remedy: 'Use "debian:bookworm" as base, or remove "packages".',
         },
       );
-    return { inputs: busyboxInputs, makeTar: (to) => makeBusyboxTar(to, options) };
+    return { inputs: busyboxInputs, makeTar: (to) => makeBusyboxTar(to, options), newest: 0 };
   }
   if (kind === 'debian' && suite !== undefined && /^[a-z][a-z0-9-]*$/.test(suite)) {
     const packages = [...new Set(options.packages)].sort();
@@ -143,10 +148,17 @@ function makerOf(options: ImageOptions): Maker {
 }
 
 /** A tar to a squashfs: without loop devices, mounts or root. */
-async function pack(tar: string, to: string, options: ImageOptions): Promise<void> {
+async function pack(
+  tar: string,
+  to: string,
+  newest: number | undefined,
+  options: ImageOptions,
+): Promise<void> {
+  const env: Record<string, string> = newest === undefined ? {} : { SOURCE_DATE_EPOCH: String(newest) };
   try {
     const packTar = () =>
       run('sqfstar', [...PACKING, to], {
+        env,
         signal: options.signal,
         input: createReadStream(tar, { highWaterMark: 1 << 20 }),
         timeoutMs: PACK_MS,

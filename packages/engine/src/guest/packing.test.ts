@@ -3,7 +3,7 @@ import { mkdir, mkdtemp, open, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
-import { ensureMerged } from './image.js';
+import { ensureImage, ensureMerged } from './image.js';
 import { PACKING, packWhole } from './packing.js';
 import { run } from './run.js';
 
@@ -59,4 +59,15 @@ it('a base that was damaged in the cache is named, with what makes it anew', asy
     message: expect.stringContaining(`the base of the image, ${file}, cannot be read`),
     remedy: expect.stringContaining('--no-cache'),
   });
+});
+
+it('an image of busybox that is made anew is the same, whatever the time', async () => {
+  const make = () => ensureImage({ home: dir, base: 'busybox', packages: [], noCache: true });
+  const [first, again] = [await make(), await make()];
+  expect(again).toEqual(first);
+  await using handle = await open(first.path);
+  const superblock = (await handle.read(Buffer.alloc(96), 0, 96, 0)).buffer;
+  expect(superblock.readUInt32LE(8)).toBe(0);
+  const listed = await run('unsquashfs', ['-lln', '-UTC', first.path], { collect: true });
+  expect(listed.toString()).toMatch(/ 1970-01-01 00:00 squashfs-root$/m);
 });
