@@ -64,7 +64,15 @@ export async function runIn(dir, command, options) {
   }
 }
 
-async function runWith(session, command, options) {
+/**
+ * Runs a command in a session.
+ *
+ * @param {Pick<import('../../packages/engine/src/agent/types.ts').AgentSession, 'spawn'>} session
+ * @param {readonly string[]} command
+ * @param {Parameters<typeof runIn>[2]} options
+ * @returns {Promise<number>} as of {@link runIn}; rejects where the session ends before the command
+ */
+export async function runWith(session, command, options) {
   const input = options.input ?? (options.stdin || options.terminal ? process.stdin : null);
   const { columns = 80, rows = 24 } = process.stdout;
   const child = await session.spawn({
@@ -80,6 +88,7 @@ async function runWith(session, command, options) {
   if (input) input.pipe(child.stdin);
   child.stdin?.on('error', () => {});
   const told = passOutput(child.stdout, options.onLine);
+  told.catch(() => {}); // A session that is lost ends the output and the wait: the wait tells of it.
   child.stderr?.pipe(process.stderr, { end: false });
   try {
     const outcome = await child.wait();
