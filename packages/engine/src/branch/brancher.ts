@@ -94,7 +94,7 @@ export class Brancher {
     const { chain, pin } = await this.#previous.chain();
     using _pin = pin;
     await this.#previous.shortenDisks(chain, this.#overlays);
-    await this.#previous.gatherDisks(this.#overlays).catch((error: unknown) => {
+    await this.#overlays.gather(this.#previous.covered).catch((error: unknown) => {
       this.#source.log('warn', `the disk of ${this.#source.id} stays in many files: ${messageOf(error)}`);
     });
     const draft = await store.draft(options.snapshotId);

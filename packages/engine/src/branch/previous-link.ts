@@ -8,8 +8,6 @@ export class PreviousLink {
   readonly #store: SnapshotStore;
   readonly #fork: Manifest;
   #manifest: Manifest;
-  /** What it ends with: the source's frozen overlay; none where it is the snapshot of the fork. */
-  #covered: string | undefined;
   /** The overlay that each link of this source's ends with. */
   readonly #nodes = new Map<string, string>();
 
@@ -20,8 +18,9 @@ export class PreviousLink {
     this.#manifest = fork;
   }
 
+  /** What it ends with: the source's frozen overlay; none where it is the snapshot of the fork. */
   get covered(): string | undefined {
-    return this.#covered;
+    return this.#nodes.get(this.#manifest.id);
   }
 
   /** Its chain; where it is gone, that of the snapshot that the source was forked from. One that is as long as can be is flattened first. */
@@ -33,7 +32,6 @@ export class PreviousLink {
     } catch (error) {
       if (!(error instanceof EngineError) || this.#manifest.id === this.#fork.id) throw error;
       this.#manifest = this.#fork;
-      this.#covered = undefined;
       return await this.#short(this.#fork.id);
     }
   }
@@ -45,12 +43,6 @@ export class PreviousLink {
     if (node === undefined || !flat.files.disk.whole) return;
     const path = join(this.#store.directory(flat.id), flat.files.disk.name);
     await disks.standOn(path, node);
-    this.#nodes.delete(flat.id);
-  }
-
-  /** Keeps the source's own disk to a few files where branches are removed again. */
-  async gatherDisks(disks: VmmDisks): Promise<void> {
-    await disks.gather(this.#covered);
   }
 
   /** The disk of a branch was frozen: it ends with this overlay. */
@@ -61,7 +53,6 @@ export class PreviousLink {
   /** A branch was written. */
   advance(written: Manifest): void {
     this.#manifest = written;
-    this.#covered = this.#nodes.get(written.id);
   }
 
   async #short(id: string): Promise<{ chain: Chain; pin: Disposable }> {
